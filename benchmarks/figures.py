@@ -177,7 +177,7 @@ def _layers(systems: Sequence[System], effort: Effort) -> Samples:
 
 
 def _models(systems: Sequence[System], effort: Effort) -> Samples:
-    """The GPT of docs/declaring.md, with 12 blocks."""
+    """The GPT of docs/two_styles.md, with 12 blocks."""
     batches = {}
     for system in systems:
         for program in styles.programs("A GPT"):

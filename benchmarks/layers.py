@@ -1,6 +1,6 @@
 """Measures models of declax's layers beside the same models of the peer: ``python -m benchmarks.layers --help``.
 
-The GPT and the ResNet-18 are those of docs/declaring.md, each in the style of its library. Both libraries run the
+The GPT and the ResNet-18 are those of docs/two_styles.md, each in the style of its library. Both libraries run the
 same training step. All figures are over the peer, which must be installed.
 """
 
@@ -48,7 +48,7 @@ class Size:
 
 
 def _class_of_the_page(title: str, name: str, library: Any) -> Any:
-    """A class of docs/declaring.md, as a library writes it."""
+    """A class of docs/two_styles.md, as a library writes it."""
     program = next(p for p in styles.programs(title) if p.library == library.__name__)
     return program.run()[name]
 

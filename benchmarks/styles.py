@@ -1,4 +1,4 @@
-"""The models of docs/declaring.md, declared and with an ``__init__``; the page is their only source."""
+"""The models of docs/two_styles.md, declared and with an ``__init__``; the page is their only source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-PAGE = Path(__file__).parent.parent / "docs" / "declaring.md"
+PAGE = Path(__file__).parent.parent / "docs" / "two_styles.md"
 MODELS = ("A GPT", "A ResNet-18")
 LINE_LENGTH = 120
 

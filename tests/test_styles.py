@@ -1,4 +1,4 @@
-"""The models of docs/declaring.md are the same in both styles, and the declared ones are not much longer."""
+"""The models of docs/two_styles.md are the same in both styles, and the declared ones are not much longer."""
 
 from __future__ import annotations
 

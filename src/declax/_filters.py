@@ -321,7 +321,7 @@ class All(_Combination):
 
 
 class Not(_Combination):
-    """Takes what its filter does not.
+    """Matches the leaves that its filter does not match.
 
     >>> import declax as dx
     >>> dx.Not(int)((), 1)

@@ -37,12 +37,12 @@ else:
     Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to
 
 MYPY: Final = False
-"""mypy takes a variable of this name for True; for what it and pyright have to see differently."""
+"""mypy assumes that a variable of this name is True, which separates declarations for mypy and pyright."""
 
 Tuple2: TypeAlias = tuple[T, T]
 Tuple3: TypeAlias = tuple[T, T, T]
 Tuple4: TypeAlias = tuple[T, T, T, T]
-"""A tuple of so many values of one type; mypy unpacks it, as it does not always do for `*tuple[T, ...]`."""
+"""A tuple of a number of values of one type; mypy unpacks it, as it does not always do for `*tuple[T, ...]`."""
 
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | float | complex | bool | int"
 PrecisionLike: TypeAlias = (
@@ -79,7 +79,7 @@ BOUND_KEY: Final = "_pytree__bound"
 RECORD_KEY: Final = "_pytree__record"
 SOWN_KEY: Final = "_pytree__sown"
 CAPTURES_KEY: Final = "__captures__"
-"""The attribute in which a module keeps what it sows during a captured call."""
+"""The attribute with the values that a module sows during a captured call."""
 INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY, RECORD_KEY, SOWN_KEY})
-"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, what is bound to it, the
-arguments of its construction, and the names of what was sown while tracing."""
+"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, its binding, the
+arguments of its construction, and the names of values sown while tracing."""

@@ -57,7 +57,7 @@ class DeclaxError(Exception):
 
 
 class FieldError(DeclaxError, TypeError):
-    """A declaration contradicts itself, or names what does not exist."""
+    """A declaration is contradictory, or uses an unknown name."""
 
     code = "field"
 

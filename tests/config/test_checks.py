@@ -175,7 +175,7 @@ def test_what_is_no_check():
     class Standard(dx.Pytree):
         width: int = dx.static(check=even)
 
-    with pytest.raises(FieldError, match="only the decorator of declax"):
+    with pytest.raises(FieldError, match="require the decorator of declax"):
         Standard(2)
 
 

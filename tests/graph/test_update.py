@@ -505,6 +505,13 @@ def test_paths_of_nodes_and_of_text_keys_are_explained():
         dx.update(model, {"layers": 3})
     with pytest.raises(GraphError, match=r"the key is the integer 0: dx\.restore_int_paths"):
         dx.update(model, {"layers": {"0": {"bias": jnp.ones(3)}}})
+    with pytest.raises(
+        GraphError, match=r"the key joins several: dx\.traversals\.unflatten_mapping\(values, sep='\.'\)"
+    ):
+        dx.update(model, {"layers.0.bias": jnp.ones(3)})
+    nested = dx.restore_int_paths(dx.traversals.unflatten_mapping({"layers.0.bias": jnp.ones(3)}, sep="."))
+    dx.update(model, nested)
+    assert model.layers[0].bias.value.sum() == 3
 
 
 def test_flat_states_are_taken():

@@ -142,7 +142,7 @@ def test_other_specifiers_need_the_decorator():
             super().__init__()
 
     for cls in (Default, Mixed, WithoutInit, Heir):
-        with pytest.raises(FieldError, match=r"\.size: only the decorator of declax makes what a class declares"):
+        with pytest.raises(FieldError, match=r"\.size: the declarations of a class require the decorator of declax"):
             cls()
 
 

@@ -579,7 +579,7 @@ def test_the_standard_decorator_makes_no_members():
     class Model(dx.Module):
         w: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)  # noqa: RUF009  # under test
 
-    with pytest.raises(errors.FieldError, match="only the decorator of declax makes what a class declares"):
+    with pytest.raises(errors.FieldError, match="the declarations of a class require the decorator of declax"):
         Model()
 
 

@@ -611,7 +611,7 @@ def test_a_class_without_a_decorator():
         dim: int = dx.field()
         twice = dim * 2
 
-    with pytest.raises(errors.FieldError, match="only the decorator of declax makes what a class declares"):
+    with pytest.raises(errors.FieldError, match="the declarations of a class require the decorator of declax"):
         Model(3)
 
 
@@ -870,7 +870,7 @@ def test_bases_without_a_decorator():
 def test_the_decorator_of_the_standard_leaves_no_expressions():
     dim = dx.field()
     made = dataclasses.make_dataclass("Made", [("dim", int, dim)], bases=(dx.Module,), namespace={"twice": dim * 2})
-    with pytest.raises(errors.FieldError, match="only the decorator of declax makes what a class declares"):
+    with pytest.raises(errors.FieldError, match="the declarations of a class require the decorator of declax"):
         made(3)
 
 

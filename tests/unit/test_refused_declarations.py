@@ -137,7 +137,9 @@ def test_a_subclass_without_a_decorator_is_given_its_field():
     class Sub(Base):
         wide: int = 3
 
-    with pytest.raises(errors.FieldError, match=r"Sub\.wide: only the decorator of declax makes what a class declares"):
+    with pytest.raises(
+        errors.FieldError, match=r"Sub\.wide: the declarations of a class require the decorator of declax"
+    ):
         Sub(2, 3, wide=4, rngs=dx.Rngs(0))
 
 

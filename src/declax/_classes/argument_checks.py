@@ -1,4 +1,4 @@
-"""Checks of what a constructor is given: bounds and checks of fields, and the classes of parts."""
+"""Checks of the arguments of a constructor: bounds and checks of fields, and the classes of parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from declax.errors import ConstructionError, FieldError, LayerError, describe, t
 
 
 def is_checked(field: Field[Any]) -> bool:
-    """Whether the constructor checks what it is given for a field."""
+    """Whether the constructor checks its argument for a field."""
     specifier = specifier_of(field)
     if specifier is None or not field.init:
         return False
@@ -88,7 +88,7 @@ class PartCheck:
     """Refuses a part of another class than its annotation, the declared part first.
 
     Attributes:
-      is_needed: whether something is known about what a caller may supply.
+      is_needed: whether there is anything to check.
       names: the part, and internal parts that refer to it.
     """
 
@@ -113,7 +113,7 @@ class PartCheck:
             )
 
     def __call__(self, instance: Pytree) -> None:
-        """Checks what the caller gave for the part; a function in place of a Module is static."""
+        """Checks the argument for the part; a function in place of a Module is static."""
         value = vars(instance)[self.names[0]]
         found = self._mismatch(value, self._annotation)
         is_plain = isinstance(value, type) or (value.__class__ in PLAIN and not callable(value))

@@ -33,13 +33,13 @@ _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata")
 
 
 def declare(cls: Any) -> dict[str, Expression]:
-    """Turns what a class body binds to expressions into standard fields.
+    """Converts the names that a class body binds to expressions to standard fields.
 
     Returns:
       The expressions by name, in the order of the body.
 
     Raises:
-      FieldError: for what the rules of class bodies forbid.
+      FieldError: for violations of the rules of class bodies.
     """
     body: BodyNames = cls.__dict__.get(BODY_KEY) or BodyNames()
     _check_shared(cls, body)
@@ -162,7 +162,7 @@ def _check_bases(cls: type) -> None:
         if BODY_KEY in base.__dict__:
             raise FieldError(
                 f"{type_name(base)}.{next(iter(base.__dict__[BODY_KEY].bound))}",
-                f"only the decorator makes what a class declares, and this base of {type_name(cls)} has none",
+                f"the declarations of a class require the decorator, and this base of {type_name(cls)} has none",
                 fix="@dx.dataclass",
             )
         if name is not None and not issubclass(base, Pytree):

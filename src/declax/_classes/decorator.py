@@ -1,4 +1,4 @@
-"""The `dataclass` transform: the standard's, plus what the pytree needs."""
+"""The `dataclass` transform: the standard's, with the additions for pytrees."""
 
 from __future__ import annotations
 

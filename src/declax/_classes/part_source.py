@@ -115,7 +115,7 @@ class PartsFunction:
         (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
 
     def _take_names(self, part: Part, writer: SourceWriter) -> dict[int, str]:
-        """Takes the names of what a part overrides, which it evaluates in its place; returns them."""
+        """Removes and returns the names of the expressions that a part overrides, which it evaluates in its place."""
         old = f"self.{part.name}"
         overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
         overridden = [e for e in overridden if self._names.get(id(e)) == old]

@@ -369,7 +369,7 @@ def delete_attribute(node: Any, name: str) -> None:
     """Takes an attribute out of an instance that may be changed now."""
     attributes = node.__dict__
     layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
-    if name in layout.statuses:  # what a cached_property has left is in no layout
+    if name in layout.statuses:  # values of cached properties are in no layout
         set_layout(node, layout.without(name))
     del attributes[name]
     if BOUND_KEY in attributes:
@@ -383,9 +383,9 @@ _preparing = threading.RLock()
 
 
 def prepare(cls: type[Pytree]) -> None:
-    """Reads what a class declares and registers it with JAX, once.
+    """Reads the declarations of a class and registers it with JAX, once.
 
-    A class whose annotations name what does not exist yet is read again at
+    A class whose annotations have undefined names is read again at
     its next construction.
 
     Raises:
@@ -424,7 +424,7 @@ def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
 
 
 def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
-    """Sees to it that `__post_init__` makes and checks what is declared, also in a subclass."""
+    """Makes `__post_init__` create the parts and check fields, also in a subclass."""
     declared = [name for name, spec in specs.items() if spec.recipe is not None or spec.notes.check is not None]
     if not declared or "_pytree__maker" in cls.__dict__:
         return
@@ -437,7 +437,7 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
 def _not_decorated(cls: type, name: str) -> FieldError:
     return FieldError(
         f"{type_name(cls)}.{name}",
-        "only the decorator of declax makes what a class declares, and checks fields",
+        "the declarations of a class require the decorator of declax",
         fix="@dx.dataclass",
     )
 

@@ -22,7 +22,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
       class whose instances take shape one by one, the former only.
 
     Raises:
-      FieldError: for what has no generated code, such as a class whose
+      FieldError: for objects without generated code, such as a class whose
         instances take shape one by one.
 
     >>> import declax as dx

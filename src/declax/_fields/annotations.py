@@ -147,7 +147,7 @@ class AnnotationScope(dict[str, object]):
 
     Attributes:
       is_complete: whether all names were found.
-      assumed: what is assumed of annotations that are being decided, by identity.
+      assumed: the assumptions about annotations that are being decided, by identity.
       recursive: those among them that refer to themselves.
       evaluated: the meaning of texts. A text that contains itself is one object, however often it is met.
     """

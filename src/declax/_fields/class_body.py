@@ -1,4 +1,4 @@
-"""The namespace of a class body. It records what the statements read and bind.
+"""The namespace of a class body. It records the names that statements read and bind.
 
 An expression that reads a plain default would take it as a constant, and a
 name that the body lacks is taken from the globals. The records show both; they
@@ -48,10 +48,10 @@ class BodyNames:
         self.twice: str | None = None
         self.deleted: str | None = None
         self.code: CodeType | None = None
-        self._known: dict[int, Any] = {}  # the containers that have a name, and what is in them, by identity
+        self._known: dict[int, Any] = {}  # containers with a name, and their contents, by identity
 
     def bind(self, name: str, value: Any) -> Any:
-        """Gives an expression, or a container of some, a name; returns what the class body reads under it.
+        """Names an expression, or a container of expressions; returns the value that the class body reads.
 
         What has another name already, or stands in a container that has one, gets a reference.
         """
@@ -295,7 +295,7 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
 
     Args:
       cls: the class.
-      annotations: what it annotates itself.
+      annotations: its own annotations.
 
     Raises:
       FieldError: for a value that hides a declaration of a base.

@@ -301,7 +301,7 @@ class Deferred(Expression):
 
 
 def _rngs_of(call: Expression) -> Any:
-    """What a call, or else one among its arguments, is given as `rngs`."""
+    """The argument `rngs` of a call, or else of a call among its arguments."""
     given = call._pytree__kwargs.get("rngs") if isinstance(call, Deferred) else None
     if given is not None:
         return given

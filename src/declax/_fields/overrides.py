@@ -1,7 +1,7 @@
 """Declared parts with other arguments than the class body gives them.
 
 A configuration overrides arguments of a part without repeating its call. The call is evaluated where the class body
-evaluates it, in the constructor of the owner; so what is given is an expression again, a `PartOverride`.
+evaluates it, in the constructor of the owner; so the argument is an expression, a `PartOverride`.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def call(self, call: Deferred) -> Any:
-        """What a call gives."""
+        """The result of a call."""
 
     @abc.abstractmethod
     def operand(self, value: Any) -> Any:

@@ -188,7 +188,7 @@ class FrozenDict(Frozen, Mapping[Any, T]):
 
 
 class Compared(Frozen):
-    """Stands for an object without a hash that cannot be taken apart: equal if the objects are, by their ``==``."""
+    """Represents an object without a hash whose parts are unknown: equal if the objects are, by their ``==``."""
 
     __slots__ = ()
 
@@ -241,11 +241,11 @@ def is_frozen(value: object) -> bool:
     return isinstance(value, Frozen)
 
 
-# --- what is fixed, and what can be taken apart -------------------------------
+# --- fixed values, and values with parts -------------------------------------
 
 
 class _DataclassInfo(NamedTuple):
-    """A dataclass whose instances can be taken apart; cached properties are computed again."""
+    """A dataclass whose instances can be copied by parts; cached properties are computed again."""
 
     is_frozen: bool
     slots: tuple[str, ...]
@@ -310,7 +310,7 @@ def is_fixed(value: Any) -> bool:
 
 
 def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
-    """The names and parts of a value that is not fixed; None for what cannot be taken apart."""
+    """The names and parts of a value that is not fixed; None if its parts are unknown."""
     if isinstance(value, Mapping):
         return tuple(value), tuple(value.values())
     if isinstance(value, slice):
@@ -348,7 +348,7 @@ _EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set
 
 
 class _Opened:
-    """A value that is taken apart: its names, the parts that are left, and those that are made."""
+    """A value in progress: its names, the remaining parts, and the finished ones."""
 
     __slots__ = ("made", "names", "rest", "value")
 

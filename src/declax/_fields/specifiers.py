@@ -237,11 +237,11 @@ def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, An
 
 
 class MutableDefaultNeedsDefaultFactory:
-    """To a type checker, what a specifier gives for a list, dict or set as a default; its name is the message."""
+    """The result, to a type checker, of a specifier with a list, dict or set as default; its name is the message."""
 
 
 class ArrayDefaultNeedsDefaultFactory:
-    """To a type checker, what a specifier gives for an array as a default; its name is the message."""
+    """The result, to a type checker, of a specifier with an array as default; its name is the message."""
 
 
 class StrIsNoDataUseStatic:

@@ -1,4 +1,4 @@
-"""Reads what a class declares of its fields.
+"""Reads the declarations of a class.
 
 An open class declares nothing but statuses: programs annotate ``count: int`` and assign arrays.
 """

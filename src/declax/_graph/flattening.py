@@ -31,7 +31,7 @@ from declax.errors import GraphError, type_name
 N = TypeVar("N", covariant=True, default=Any)
 
 VARIABLE, REF, LEAF, NODE, OBJECT, CONTAINER, STATIC = range(7)
-"""The first entry of a token says what it describes; those up to LEAF have a leaf.
+"""The first entry of a token gives its type; types up to LEAF have a leaf.
 
 (VARIABLE, class, metadata), (REF,), (LEAF,), (NODE, layout, statics),
 (OBJECT, class, names), (CONTAINER, how, keys), (STATIC, frozen value).

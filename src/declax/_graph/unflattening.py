@@ -324,7 +324,7 @@ def apply_change(
     metadata: Sequence[Any] | None = None,
     known: Sequence[Any] = (),
 ) -> list[Any]:
-    """Gives existing objects the new structure; sets only what differs, after all checks."""
+    """Gives existing objects the new structure; sets only differences, after all checks."""
     blueprint = blueprint_of(change.graphdef)
     fresh = iter(new)
     leaves = [next(fresh) if i < 0 else old[i] for i in change.kept]
@@ -427,7 +427,7 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
 
 
 def publish(views: Iterable[Variable[Any]]) -> None:
-    """Writes what was set in views to the States that they show."""
+    """Writes the values of views to their States."""
     for view in views:
         view._trace.publish(view)
 

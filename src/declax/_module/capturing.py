@@ -73,8 +73,8 @@ def capture(
 def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
     """A function that returns, with its result, the Variables that modules sow while it runs.
 
-    What `Module.sow` and `Module.perturb` store during the call is removed after it; what they stored before is
-    neither read nor changed.
+    Values that `Module.sow` and `Module.perturb` store during the call are removed after it; values that they stored
+    before are neither read nor changed.
 
     Args:
       fn: a module, a method of one, or a function whose first argument is a module or a container of modules. If it
@@ -266,7 +266,7 @@ def _modules(root: Any) -> Iterator[tuple[Link, Module]]:
 # --- outputs of methods ----------------------------------------------------------
 
 _wrapped: Final[dict[type, tuple[int, dict[str, Any]]]] = {}
-"""How many calls have the methods of a class wrapped, and what the class itself had under their names.
+"""The number of calls that have the methods of a class wrapped, and the methods of the class itself.
 
 Only a module whose `Captures` asks for outputs sows them, so calls in other threads see no difference.
 """

@@ -113,7 +113,7 @@ def select(
 
 
 def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules], required: bool = True) -> Keys:
-    """Keys drawn from the streams that rules change; a later group has what the earlier ones left.
+    """Keys drawn from the streams that rules change; a later group has the streams that earlier ones do not match.
 
     All is checked before the first key is drawn.
     """

@@ -477,9 +477,13 @@ def _shape(leaf: Any) -> tuple[int, ...] | None:
 
 
 def no_such_path(key: Key, tree: Mapping[Any, Any]) -> str:
-    """For an error: that there is nothing under a key, and what may be meant of what there is."""
+    """The text of an error for a missing key, with a suggestion."""
     if isinstance(key, str) and key.isdecimal() and int(key) in tree:
         return f"there is no such path; the key is the integer {int(key)}: dx.restore_int_paths(...)"
+    for separator in "./" if isinstance(key, str) else "":
+        if str(key).partition(separator)[0] in tree:
+            fix = f"dx.traversals.unflatten_mapping(values, sep={separator!r})"
+            return f"there is no such path; the key joins several: {fix}"
     hint = suggest(str(key), map(str, tree)) if len(tree) <= 10 * NAMED else None
     return "there is no such path" + (f"; {hint}" if hint else "")
 
@@ -491,13 +495,13 @@ def names_of(tree: Mapping[Any, Any]) -> str:
 
 
 def no_key(path: Path, tree: Tree) -> MissingKeyError:
-    """The error of a path at which a State has nothing, given what it has beside it."""
+    """The error of a missing path of a State, given the keys beside it."""
     expected = names_of(tree) or "nothing: the State is empty"
     return MissingKeyError(format_path(path), no_such_path(path[-1], tree), expected=expected)
 
 
 def no_attribute(name: str, tree: Tree) -> MissingAttributeError:
-    """The error of a name that a State does not have, given what it has."""
+    """The error of a missing name of a State, given its keys."""
     return MissingAttributeError(f"State.{name}", no_such_path(name, tree))
 
 

@@ -57,7 +57,7 @@ Pair = tuple[Path, Any]
 """A path and the value there, a Variable or another one."""
 
 ReplaceFn = Callable[[Any, Any], Any]
-"""Takes the old value, a Variable or another one, and the new raw value; returns what the State gets."""
+"""A function of the old value, a Variable or another one, and the new raw value; returns the value to store."""
 
 
 class IterateOverKeys:
@@ -208,7 +208,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
         Args:
           extract_fn: takes each value, a Variable or another one, and returns
-            what the dicts get. Its errors get a note of the path.
+            the value for the dicts. Its errors get a note of the path.
 
         Raises:
           GraphError: `extract_fn` is not a function.

@@ -1,4 +1,4 @@
-"""How values enter attributes: what is allowed, and with which status, decided before anything is changed."""
+"""Assignment of values to attributes: whether it is allowed, and with which status, before anything is changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def class_attribute(cls: type, name: str) -> Any:
 
 
 def is_data_descriptor(cls: type, name: str) -> bool:
-    """Whether an attribute of a class takes what is assigned to it."""
+    """Whether an attribute of a class accepts the assigned value."""
     return hasattr(type(class_attribute(cls, name)), "__set__")
 
 

@@ -208,7 +208,7 @@ def bytes_text(size: int) -> str:
     return f"{amount / 1000:.1f} PB"
 
 
-# --- what is inside -------------------------------------------------------------
+# --- contents -------------------------------------------------------------------
 
 
 class _Level(dict[Any, Any]):
@@ -341,7 +341,7 @@ def _header(counts: Counts) -> str:
 
 
 class _Printer:
-    """One text; remembers what it has printed, and where."""
+    """One text, with the objects that it has printed and their paths."""
 
     def __init__(self, contents: _Contents) -> None:
         self._contents = contents

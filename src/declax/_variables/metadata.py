@@ -1,4 +1,4 @@
-"""Metadata of Variables: interned immutable mappings, what a kind declares, and names of axes."""
+"""Metadata of Variables: interned immutable mappings, declarations of kinds, and names of axes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _checked_hooks(value: Any, where: str) -> Hashable:
 
 
 def check_names(names: Iterable[str], where: str, known: frozenset[str], reserved: Callable[[str], bool]) -> None:
-    """Refuses names that hide what a Variable has, or look like a misspelling."""
+    """Refuses names that hide attributes of a Variable, or resemble a known name."""
     for name in names:
         if name in known or name in OF_VALUE:
             continue
@@ -209,7 +209,7 @@ class VariableMetadata(Generic[T]):
         return f"VariableMetadata({rendering.value_text(self.value)}, {dict(self.metadata)!r})"
 
 
-# --- what a kind declares -------------------------------------------------------
+# --- declarations of kinds ------------------------------------------------------
 
 
 class DeclaredMetadata:

@@ -71,7 +71,7 @@ def variable_type_from_name(
 
     Args:
       name: the name of the collection.
-      base: what a new kind is derived from.
+      base: the base class of a new kind.
       allow_register: make and register a new kind where the name has none.
 
     Raises:

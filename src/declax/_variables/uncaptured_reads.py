@@ -87,7 +87,7 @@ _here: Final = _ThreadTraces()
 
 @contextmanager
 def body() -> Generator[None, None, None]:
-    """Watches what is read while a user's function is traced, and warns at its end.
+    """Watches reads while a user's function is traced, and warns at its end.
 
     Without a trace, copies are like other Variables, and nothing is watched.
     """

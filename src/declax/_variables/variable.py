@@ -1,6 +1,6 @@
 """Variables: mutable boxes that hold the arrays of a model, and all that reading and writing one does.
 
-`raw_value` is the value in the box; `value` is what the hooks make of it. Only its own trace may write a Variable.
+`raw_value` is the stored value; `value` is the result of the hooks. Only its own trace may write a Variable.
 """
 
 from __future__ import annotations
@@ -681,7 +681,7 @@ def _is_ref(value: Any) -> bool:
         raise value.refusal()
     if isinstance(value, jax.Ref):
         return True
-    # the class of a tracer does not tell what it represents
+    # the class of a tracer does not show its kind
     if not (uncaptured_reads.is_watching or issubclass(cls, Tracer)):
         _NEVER_REFS.add(cls)
     return False

@@ -1,4 +1,4 @@
-"""The formula that layers of normalization share: moments of the input, and what is made of them."""
+"""The formula of normalization layers: the moments of the input, and the normalized values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
 
 class Normalization(Protocol):
-    """What the formula needs of a layer."""
+    """The attributes of a layer that the formula uses."""
 
     num_features: int
     epsilon: float

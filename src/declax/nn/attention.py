@@ -406,7 +406,7 @@ class MultiHeadAttention(Module):
         max_length: int | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Sets what differs in a view; called by `dx.view`.
+        """Sets attributes of a view; called by `dx.view`.
 
         Args:
           deterministic: drop nothing.

@@ -140,7 +140,7 @@ class BatchNorm(Module):
         return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Sets what differs in a view; called by `dx.view`.
+        """Sets attributes of a view; called by `dx.view`.
 
         Args:
           use_running_average: normalize by the running mean and variance, and leave them unchanged.

@@ -122,7 +122,7 @@ LSTMState: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class _LSTM(_Cell[LSTMState]):
-    """What both LSTM cells share: their state, and what they do with the gates."""
+    """The base of both LSTM cells: their state, and the use of the gates."""
 
     activation_fn: Activation
 

@@ -351,7 +351,7 @@ class ConvTranspose(Convolution):
         return self._wrapped(y, x, strides) if is_circular else y
 
     def _wrapped(self, y: jax.Array, x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-        """Adds what is whole periods apart; an odd element goes to the side where `Conv` pads more."""
+        """Adds elements that are whole periods apart; an odd element goes to the side where `Conv` pads more."""
         for axis, stride in enumerate(strides, 1):
             period = x.shape[axis] * stride
             missing = (period - y.shape[axis]) % (2 * period)

@@ -102,7 +102,7 @@ class Dropout(Module):
         return jnp.where(keep, inputs / (1.0 - self.rate), jnp.zeros_like(inputs))
 
     def set_view(self, deterministic: bool | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Sets what differs in a view; called by `dx.view`.
+        """Sets attributes of a view; called by `dx.view`.
 
         Args:
           deterministic: return the input unchanged.

@@ -29,12 +29,12 @@ class Transformation(Protocol):
 
 
 class Description(Protocol):
-    """A Spec: hashable, compares by value, pickles, and builds what it describes."""
+    """A Spec: hashable, compared by value, picklable, buildable."""
 
     def __hash__(self) -> int: ...
 
     def build(self) -> Any:
-        """Makes what is described."""
+        """Builds the described object."""
         ...
 
 

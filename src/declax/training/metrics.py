@@ -23,7 +23,7 @@ Mask: TypeAlias = jax.Array | None
 
 
 class MetricState(Variable[Any]):
-    """A Variable that holds what a metric has accumulated."""
+    """A Variable with the accumulated values of a metric."""
 
 
 class Metric(Pytree):
@@ -117,7 +117,7 @@ class Average(Metric):
 
 @dataclass
 class Statistics(Pytree):
-    """What `Welford` computes.
+    """The result of `Welford`.
 
     Attributes:
       mean: the mean.

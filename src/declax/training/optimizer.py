@@ -104,7 +104,7 @@ class Optimizer(Pytree, Generic[M]):
 
     @property
     def wrt(self) -> Filter:
-        """The filter that selects what is optimised."""
+        """The filter of the optimized Variables."""
         return self._wrt
 
     def optax_state(self) -> PyTree:

@@ -43,7 +43,7 @@ def cond(
 ) -> R:
     """Calls one of two functions.
 
-    What the function sets, in its arguments or in captured models, is written to the caller's models. A
+    Variables that the function sets, in its arguments or in captured models, are written to the caller's models. A
     Variable that only one of the two functions sets keeps its value in the other.
 
     Args:

@@ -363,7 +363,7 @@ class Program:
     """The compiled programs of one structure.
 
     JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
-    Only a program that donates is traced before its first call: what it donates depends on what the function sets.
+    Only a program with donation is traced before its first call, since it donates the values that the function sets.
     `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
@@ -495,7 +495,7 @@ def _is_jit_disabled() -> bool:
 # ----------------------------------------------------------------- calls like the last one
 
 MOST: Final = 64
-"""Arguments of so many models, containers and arrays have a shape; more are taken apart by JAX at each call."""
+"""The largest number of models, containers and arrays in arguments with a shape; JAX flattens more at each call."""
 
 FEW: Final = 6
 """So many arrays of a container are looked at by a line of code each; more of them by one for all."""
@@ -572,7 +572,7 @@ class _NoShapeError(Exception):
 
 
 class _GuardWriter:
-    """Writes a guard; `given` is what the source refers to as ``g0``, ``g1``, ..."""
+    """Writes a guard; `given` are the objects ``g0``, ``g1``, ... of the source."""
 
     def __init__(self) -> None:
         self.given: list[Any] = []
@@ -585,7 +585,7 @@ class _GuardWriter:
         self._lines.append(f"if not ({condition}): return None")
 
     def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
-        """Has what a name stands for to be like a value; raises _NoShapeError for values that no guard knows."""
+        """Requires the value of a name to be like a value; raises _NoShapeError for values that no guard knows."""
         if len(self._lines) > 2 * MOST:
             raise _NoShapeError
         cls = value.__class__
@@ -606,7 +606,7 @@ class _GuardWriter:
             raise _NoShapeError
 
     def watch(self, holder: Any, key: str | None, content: object) -> None:
-        """Has a cell, or a name of a module, to hold what it did."""
+        """Requires the contents of a cell, or of a name of a module, to be the same."""
         place = ".cell_contents" if key is None else f"[{self._give(key)}]"
         self.demand(f"{self._give(holder)}{place} is {self._give(content)}")
 
@@ -638,7 +638,7 @@ class _GuardWriter:
         return f"g{len(self.given) - 1}"
 
     def source(self) -> str:
-        """The source of the guard, to which what is given comes as defaults: next to each other in memory."""
+        """The source of the guard, whose defaults are the given objects, next to each other in memory."""
         given = "".join([f", g{number}" for number in range(len(self.given))])
         lines = [
             f"def guard(args, kwargs{given}):",

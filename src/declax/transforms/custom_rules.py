@@ -1,7 +1,7 @@
 """`custom_vjp`: functions of models with gradient rules.
 
 JAX may call the function, or `fwd` in its place; or trace the function now, and `fwd` when that trace is
-differentiated. Both describe what they set by one plan, and what is kept for later holds no arrays and no models.
+differentiated. One plan describes the Variables that both set, and the kept state holds neither arrays nor models.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def custom_vjp(
     zeros.
 
     With ``graph_updates=True``, ``bwd`` receives a pair: a tuple with, for each model among the arguments, a State of
-    the cotangents of what the function set in it, zero where it set nothing; and the cotangent of the result.
+    the cotangents of the values that the function set in it, or zeros; and the cotangent of the result.
     Otherwise it receives the latter only. If it has a parameter ``updates_g``, this is a tuple of the arguments with
     the cotangents of the values that the function set, and None in place of all other Variables and arrays.
 

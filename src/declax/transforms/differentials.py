@@ -40,7 +40,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _StaticPullback(NamedTuple):
-    """The static part of a Pullback: its result, the types of that, and what the gradients look like.
+    """The static part of a Pullback: its result with types, and the form of the gradients.
 
     `arguments` are targets, whose gradients are States, or the structure of the call, whose gradients are objects.
     """

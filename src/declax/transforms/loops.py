@@ -30,8 +30,8 @@ def while_loop(
 ) -> T:
     """Calls a function on its own result while a condition holds.
 
-    What `body_fun` sets, in its arguments or in captured models, is written to the caller's models; what it
-    only reads stays outside of the loop. It returns the models that it receives.
+    Variables that `body_fun` sets, in its arguments or in captured models, are written to the caller's models; values
+    that it only reads are constants of the loop. It returns the models that it receives.
 
     Args:
       cond_fun: whether to take another step; it sets nothing.

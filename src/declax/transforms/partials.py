@@ -50,7 +50,7 @@ def cached_partial(
 ) -> Callable[..., Any]:
     """A function with its first arguments given.
 
-    It is as quick as the function itself: `declax.jit` keeps what it knows of
+    It is as fast as the function itself: `declax.jit` caches the structure of
     models with the models, whether they are given at each call or once. So
     nothing is cloned, and the function may change the structure of the models
     as any other may; the next call finds it so.

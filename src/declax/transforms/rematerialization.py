@@ -49,8 +49,8 @@ def remat(
 ) -> Any:
     """A function of models whose gradients recompute intermediate values, as `jax.checkpoint`.
 
-    It uses less memory and more time. What the function sets is written to the caller's models once, and recomputed
-    random numbers are the same. The function is traced once for each structure and shapes of its arguments.
+    It uses less memory and more time. Variables that the function sets are written to the caller's models once, and
+    recomputed random numbers are the same. The function is traced once for each structure and shapes of its arguments.
 
     Args:
       f: the function, or a method in its class; omit it to use `remat` as a decorator with options.

@@ -86,7 +86,7 @@ def scan(
 
     `Carry` labels what goes from step to step, in the arguments and, in the same order, in the results. A
     carried model is one object in all steps and need not be returned. Of a model with an axis, each step sees
-    one slice; what the function sets in it, and new Variables, get that axis. A captured model, and one with the
+    one slice; Variables that the function sets or creates in it get that axis. A captured model, and one with the
     axis None, is carried if the function sets it; but a stream with the axis None gives all steps the same numbers,
     unless `graph_updates` is off.
 

@@ -50,8 +50,8 @@ def shard_map(
 ) -> Any:
     """Maps a function of models over the shards of its arguments.
 
-    What the function sets is written to the caller's models, with the spec of the argument, and their other arrays are
-    placed by it. Captured models are replicated.
+    Variables that the function sets are written to the caller's models, with the spec of the argument. The spec also
+    places the other arrays of the models. Captured models are replicated.
 
     Args:
       f: the function; omit it to use `shard_map` as a decorator with options.

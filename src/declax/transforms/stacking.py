@@ -259,7 +259,7 @@ class Stacked(Module, Generic[M]):
 
 
 MAX_RUNNERS = 16
-"""Of so many sets of flags and other fixed arguments, a stack keeps the programs."""
+"""The number of sets of flags and other fixed arguments whose programs a stack keeps."""
 
 _runners: weakref.WeakKeyDictionary[Stacked[Any], dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
@@ -331,7 +331,7 @@ def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata:
         return vmap(lambda: _checked(build(), build), axis_size=n, transform_metadata=metadata)()
     make = functools.partial(_make_layer, build)
     graphdef, before = split(rngs)
-    # what one layer draws of each stream; the compiler drops the rest of the layer
+    # the draws of one layer from each stream; the compiler drops the rest of the layer
     after = jax.jit(lambda values: _counts(make, merge(graphdef, values)))(before)
     own = clone(rngs)
     for name, stream in own.items():

@@ -123,7 +123,7 @@ class Compiled(Generic[R]):
 
         Raises:
           TransformError: for arguments of another structure, shape or dtype, or
-            other static ones; says what differs.
+            other static ones; names the difference.
         """
         return cast("R", run(lambda: self._take(args, kwargs), self._run))
 

@@ -80,8 +80,8 @@ def vmap(
 ) -> Any:
     """Maps a function of models over axes of its arguments.
 
-    What the function sets is written to the caller's models, along their axes. A leaf without an axis is shared by
-    all instances, and may be set to a value that is the same for all. Captured models have no axis.
+    Variables that the function sets are written to the caller's models, along their axes. A leaf without an axis is
+    shared by all instances, and may be set to a value that is the same for all. Captured models have no axis.
 
     Args:
       f: the function; omit it to use `vmap` as a decorator with options.

@@ -23,7 +23,7 @@ INVALID: Final = _Invalid.INVALID
 
 
 class Context:
-    """What the readers collect while they read one configuration."""
+    """The problems and references that readers collect from one configuration."""
 
     def __init__(
         self,

@@ -268,7 +268,7 @@ MAX_KEYS: Final = 1024
 
 
 class Closure:
-    """A function and what it captures in a call: what a transform keeps, so that its own result can be captured too.
+    """A function and its captures in a call. A transform keeps it, so that its result can be captured too.
 
     `user` is the function whose parameters name the arguments; the function itself by default.
     """
@@ -296,7 +296,7 @@ class Closure:
         return captures
 
     def captures_of(self, key: CaptureKey) -> Captures:
-        """The captures of the call that is traced now, also after the function has changed what it captures."""
+        """The captures of the call that is traced now, also after the function has changed them."""
         captures: Captures | None = key.captures()
         return self.find() if captures is None else captures
 
@@ -448,7 +448,7 @@ class Captures:
         return contents + [names.get(name, MISSING) for names, name in self._names]
 
     def is_current(self) -> bool:
-        """Whether all sites hold what they held."""
+        """Whether the contents of all sites are unchanged."""
         if self.is_fixed:
             return True
         if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
@@ -653,7 +653,7 @@ class RebuiltClosure:
                 _active.closures[-1]._inner.append(self)
 
     def conclude(self) -> None:
-        """Carries over what the function assigned to global names, and to attributes of lifted functions."""
+        """Copies the assignments of the function to global names, and to attributes of lifted functions."""
         self._check()
         for names in self._names.values():
             names.base.update(names.assigned())
@@ -662,7 +662,7 @@ class RebuiltClosure:
                 vars(holder).update({name: value for name, value in vars(made).items() if name[0] != "_"})
 
     def _made(self) -> Iterator[tuple[Any, Any]]:
-        """Each rebuilt holder with what was made of it."""
+        """Each rebuilt holder with its replacement."""
         for number in self._sites:
             holder = self._captures.holders[number]
             yield holder, self._new[id(holder)]

@@ -83,13 +83,13 @@ _trace_state = _jax.trace_state
 
 
 class Call:
-    """The arguments of one call, taken apart.
+    """The arguments of one call, flattened.
 
     Attributes:
       roots: the models; empty in a call that was like an earlier one.
       values: the raw values of the graph's leaves.
       plain: the other leaves.
-      captures: what the function captures; None where nobody has looked.
+      captures: the captures of the function; None before the search.
     """
 
     __slots__ = ("binding", "captures", "plain", "roots", "structure", "values")
@@ -165,7 +165,7 @@ class Call:
 
 
 def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:
-    """Checks that the arguments are trees; what is captured too is one thing with the argument."""
+    """Checks that the arguments are trees; a captured argument counts once."""
     if captured:
         for part in (roots[: len(roots) - len(captured)], *((root,) for root in captured)):
             check_mode(bind_many(part).graphdef, False)
@@ -243,7 +243,7 @@ class Rebuilt:
     def _conclude_structural(
         self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None, pattern: tuple[bool, ...]
     ) -> Outcome:
-        """As `conclude`, where the new graph is that of the roots and of what is returned."""
+        """As `conclude`, for the graph of the roots and of the result."""
         found.visit(tuple(compress(leaves, pattern)))
         found.tokens.insert(0, _PAIR)
         inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
@@ -353,7 +353,7 @@ class Outcome:
         self.output: Any = output
 
     def parts(self) -> tuple[Plan, Any, Any]:
-        """What it is made of."""
+        """The parts from which it is made."""
         return self.plan, self.new, self.output
 
 
@@ -393,7 +393,7 @@ CONFLICT: Final = Conflict.CONFLICT
 
 
 def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any], kept: object = None) -> Any:
-    """Gives the caller's objects what a function changed, all or nothing; returns its output, or `CONFLICT`.
+    """Writes the changes of a function to the caller's objects, all or none; returns its output, or `CONFLICT`.
 
     `read` are the leaves that the call read, `kept` is the token of the write epoch before it read them.
     """
@@ -492,7 +492,7 @@ def lifted(
 
 
 MAX_RUNS: Final = 1000
-"""A call that had a conflict in each of so many runs fails."""
+"""The number of runs with a conflict after which a call fails."""
 
 wait: Callable[[Any], Any] = jax.block_until_ready  # without types
 """Waits until arrays are computed, so that a callback that fails does so before something is committed."""
@@ -727,7 +727,7 @@ class Wrapped(Generic[P, R]):
         self._forget()
 
     def _forget(self) -> None:
-        """Drops what was kept for the calls of the function."""
+        """Drops the cached programs of the function."""
 
     def _over(self, closure: Closure) -> Self:
         """The same transform of another function."""

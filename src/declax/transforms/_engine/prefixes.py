@@ -373,7 +373,7 @@ def _walk(held: Any, path: Path) -> Any:
 
 
 class _Captured:
-    """The label of what is captured: that of the argument which it is too, else the default."""
+    """The label of a capture: that of the argument that contains it, else the default."""
 
     def __repr__(self) -> str:
         return "captured"
@@ -396,7 +396,7 @@ class Labels:
         names: tuple[str, str],
         default: Any = None,
     ) -> None:
-        """Finds the label of each leaf from the specs of ``(args, kwargs)``; what is captured follows."""
+        """Finds the label of each leaf from the specs of ``(args, kwargs)``; captures follow."""
         specs = [*specs, *[CAPTURED] * (len(structure.is_root) - len(specs))]
         pairs = list(zip(specs, structure.is_root, strict=True))
         self._structure = structure

@@ -141,7 +141,7 @@ def check_states_kept(before: Sequence[tuple[State[Any], dict[Path, Any]]], outp
 
 
 def tree_of_jax(treedef: Any) -> Any:
-    """The treedef that JAX has of what a treedef of `flatten` describes: States are nested, and the leaves the same."""
+    """The treedef of JAX for a treedef of `flatten`: States are nested, with the same leaves."""
     return jax.tree_util.tree_structure(treedef.unflatten(range(treedef.num_leaves)))
 
 
@@ -216,7 +216,7 @@ class Mode(NamedTuple):
 
 
 class CaptureKey:
-    """Stands for a function and the sites of what it captures; calls that share one run one program.
+    """Identifies a function and its capture sites; calls with the same one run one program.
 
     `names` has what the function calls each captured model, `captures` refers to those of the last call.
     """
@@ -285,7 +285,7 @@ def paths_in(tree: Any) -> list[tuple[Any, ...]]:
 
 
 def joined(name: str, path: Sequence[Any]) -> str:
-    """The name of what is at a path below something."""
+    """The name of the object at a path."""
     text = format_path(path) if path else ""
     return f"{name}.{text}" if text and text[0] != "[" else name + text
 
@@ -494,7 +494,7 @@ class LeafNames(inspect.Signature):
 
 
 def check_results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> None:
-    """Checks that what a function returns and sets are arrays and models."""
+    """Checks that the results of a function, and the values that it sets, are arrays and models."""
     if all(map(_is_array, jax.tree_util.tree_leaves((outcome.new, outcome.output)))):
         return
     for where, value in _results(outcome, structure, user):

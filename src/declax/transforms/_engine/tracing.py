@@ -1,7 +1,8 @@
 """Lifted functions that are traced once, before the loop or branch in which they run.
 
-JAX asks what a loop carries before it looks at the function; what the function sets is known only after. A *place* is
-a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its `StructureChange`.
+JAX requires the carry of a loop before it traces the function, but only the trace shows which Variables are set. A
+*place* is a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its
+`StructureChange`.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any
 
 
 def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:
-    """The tree of what a function returned, with roots as leaves; and which leaves are roots."""
+    """The tree of the result of a function, with roots as leaves; and which leaves are roots."""
     if outcome.plan.change is not None:
         return outcome.plan.tree, outcome.plan.is_root
     tree: Any = jax.tree_util.tree_structure(outcome.output)
