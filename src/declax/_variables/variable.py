@@ -749,8 +749,7 @@ class BatchStat(Variable[T]):
     """A running statistic of the data, which the forward pass updates and optimizers leave alone.
 
     >>> import declax as dx
-    >>> norm = dx.BatchNorm(2, rngs=dx.Rngs(0))
-    >>> dx.state(norm, dx.BatchStat).paths
+    >>> dx.state(dx.BatchNorm(2, rngs=dx.Rngs(0)), dx.BatchStat).paths
     (('mean',), ('var',))
     """
 
@@ -758,14 +757,7 @@ class BatchStat(Variable[T]):
 
 
 class Cache(Variable[T]):
-    """Values that a layer keeps between calls, such as the keys and values of attention.
-
-    >>> import declax as dx
-    >>> attention = dx.MultiHeadAttention(2, 4, rngs=dx.Rngs(0))
-    >>> attention.init_cache((1, 8, 4))
-    >>> attention.cached_key.shape
-    (1, 8, 2, 2)
-    """
+    """Values that a layer keeps between calls, such as the keys and values of attention."""
 
     __slots__ = ()
 
@@ -788,8 +780,8 @@ class Perturbation(Intermediate[T]):
 
     >>> import declax as dx
     >>> model = dx.Module()
-    >>> _ = model.perturb("hidden", jax.numpy.ones(2))
     >>> loss = lambda model: 3 * model.perturb("hidden", jax.numpy.ones(2)).sum()
+    >>> _ = loss(model)
     >>> dx.grad(loss, argnums=dx.DiffState(0, dx.Perturbation))(model)["hidden"].value.tolist()
     [3.0, 3.0]
     """
