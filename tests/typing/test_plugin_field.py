@@ -329,6 +329,15 @@ dx.state(mixed).mixer
 
 
 @dx.dataclass
+class Again(Blended):
+    _: dx.KW_ONLY
+    mixer: Mixer  # keeps the declaration of the base
+
+
+dx.state(Again(2, mixer=linear, function=linear, rngs=dx.Rngs(0))).mixer
+
+
+@dx.dataclass
 class Further(Deferred):
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()

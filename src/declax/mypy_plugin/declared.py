@@ -49,6 +49,7 @@ def note_declaration(ctx: ClassDefContext) -> None:
             "specifier": specifier_of(found.rvalue),
             "mark": _mark_of(found, ctx.api),
             "is_constant": _is_constant(found.rvalue),
+            "has_value": not isinstance(found.rvalue, TempNode),
         }
         for name, found in own_fields(ctx.cls)
     ]
@@ -183,10 +184,12 @@ class DeclaredClass:
         return [(base, {entry["name"]: entry for entry in base.metadata[_KEY]["fields"]}) for base in bases]
 
     def declared_by(self, name: str) -> tuple[TypeInfo, dict[str, Any]]:
-        """The class that declares a field, and the declaration."""
-        for base, declaration in self._declarations:
-            if name in declaration:
-                return base, declaration[name]
+        """The class that declares a field, and the declaration; an annotation alone keeps the value of a base."""
+        found = [(base, declaration[name]) for base, declaration in self._declarations if name in declaration]
+        if found:
+            owner, entry = found[0]
+            valued = next((other for _, other in found if other["has_value"]), entry)
+            return owner, {**valued, "mark": entry["mark"]}
         standard = [base for base in self.info.mro if name in base.names and "dataclass" in base.metadata]
         return (standard[-1] if standard else self.info), {}
 

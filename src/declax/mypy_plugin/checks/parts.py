@@ -9,18 +9,12 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.constructors import RNGS
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields, is_declared, specifier_of
 from declax.mypy_plugin.expressions import assigned_names, literal, walk
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 from declax.mypy_plugin.statuses import is_unhashable, status_of
 
 PART = error_code("declax-part", "A part or Variable reads a constant, or all instances would share it")
 
 _RNGS_LINES = "_: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs] = dx.field()"
-
-
-def register(hooks: Registry) -> None:
-    """Adds the check to its hook."""
-    hooks.classes.append(Entry(check, PART))
 
 
 def check(cls: DeclaredClass, report: Reporter) -> None:
@@ -43,7 +37,7 @@ def check(cls: DeclaredClass, report: Reporter) -> None:
         else:
             _check_shared(cls, name, statement, report)
     for field in cls.own:
-        if field.specifier == "variable":
+        if field.statement is not None and specifier_of(field.statement.rvalue) == "variable":
             _check_variable(cls, field, report)
         elif field.name == RNGS and field.is_init_var and not field.kw_only:
             _check_keyword(cls, field, report)
