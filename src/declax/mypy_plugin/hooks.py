@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -37,24 +38,9 @@ DEBUG: Final = "DECLAX_PLUGIN_DEBUG"
 """The environment variable with which a failing check ends the run and shows its traceback."""
 
 Hook: TypeAlias = Callable[[Any], Any]
+Find: TypeAlias = Callable[[str], "Hook | None"]
 
 _DECORATORS: Final = frozenset({names.DATACLASS, names.STANDARD_DATACLASS})
-
-
-class Answers(dict[str, "Hook | None"]):
-    """A cache of hooks by full name, since mypy asks for the hook of a name at every call."""
-
-    def __init__(self, find: Callable[[str], Hook | None], options: Options) -> None:
-        super().__init__()
-        self._find = find
-        # in the daemon, a class may stop being a Pytree between runs
-        self._is_kept = not options.fine_grained_incremental
-
-    def __missing__(self, fullname: str) -> Hook | None:
-        found = self._find(fullname)
-        if self._is_kept:
-            self[fullname] = found
-        return found
 
 
 class DeclaxPlugin(Plugin):
@@ -65,9 +51,11 @@ class DeclaxPlugin(Plugin):
         self._registry = registry()
         self._told: set[tuple[str, str]] = set()
         self._decorated: dict[int, tuple[CallExpr, ClassDef]] = {}
-        self._functions = Answers(self._find_function, options)
-        self._signatures = Answers(self._find_signature, options)
-        self._methods = Answers(self._find_method, options)
+        # mypy asks for the hook of a name at every call; in the daemon, a class may stop being a Pytree between runs
+        keep: Any = (lambda find: find) if options.fine_grained_incremental else functools.cache
+        self._functions: Find = keep(self._find_function)
+        self._signatures: Find = keep(self._find_signature)
+        self._methods: Find = keep(self._find_method)
 
     def report_config_data(self, ctx: ReportConfigContext) -> Any:
         """Data that makes mypy's cache stale if it changes."""
@@ -103,7 +91,7 @@ class DeclaxPlugin(Plugin):
 
     def get_function_hook(self, fullname: str) -> Hook | None:
         """The checks for calls of a function or class."""
-        return self._functions[fullname]
+        return self._functions(fullname)
 
     def _find_function(self, fullname: str) -> Hook | None:
         if fullname in _DECORATORS:
@@ -116,7 +104,7 @@ class DeclaxPlugin(Plugin):
 
     def get_function_signature_hook(self, fullname: str) -> Hook | None:
         """The signature of a function for one call."""
-        return self._signatures[fullname]
+        return self._signatures(fullname)
 
     def _find_signature(self, fullname: str) -> Hook | None:
         entries = self._registry.signatures.get(fullname)
@@ -132,7 +120,7 @@ class DeclaxPlugin(Plugin):
 
     def get_method_hook(self, fullname: str) -> Hook | None:
         """The checks for calls of a method."""
-        return self._methods[fullname]
+        return self._methods(fullname)
 
     def _find_method(self, fullname: str) -> Hook | None:
         return self._chain(self._of_method(self._registry.methods, fullname), "default_return_type")

@@ -19,8 +19,17 @@ class Entry(NamedTuple):
 Table: TypeAlias = defaultdict[str, list[Entry]]
 
 
-class Registry:
-    """All checks by the hook that runs them; several may share a hook.
+def table(*rows: tuple[Iterable[str], Callable[..., Any], ErrorCode]) -> Table:
+    """The checks of some full names; several may share a name."""
+    made: Table = defaultdict(list)
+    for names, check, code in rows:
+        for name in names:
+            made[name].append(Entry(check, code))
+    return made
+
+
+class Registry(NamedTuple):
+    """All checks by the hook that runs them.
 
     Attributes:
       functions: run after a call of a function or class, by its full name.
@@ -32,16 +41,10 @@ class Registry:
       call_signatures: run before the arguments of such a call with ``**`` are checked.
     """
 
-    def __init__(self) -> None:
-        self.functions: Table = defaultdict(list)
-        self.signatures: Table = defaultdict(list)
-        self.methods: Table = defaultdict(list)
-        self.attributes: Table = defaultdict(list)
-        self.classes: list[Entry] = []
-        self.calls: list[Entry] = []
-        self.call_signatures: list[Entry] = []
-
-    def function(self, names: Iterable[str], entry: Entry) -> None:
-        """Adds one entry for several functions."""
-        for name in names:
-            self.functions[name].append(entry)
+    functions: Table
+    signatures: Table
+    methods: Table
+    attributes: Table
+    classes: list[Entry]
+    calls: list[Entry]
+    call_signatures: list[Entry]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 from collections.abc import Generator, Iterable
 from typing import Any, Final
@@ -13,6 +12,8 @@ from mypy.messages import format_type_bare
 from mypy.nodes import Context
 from mypy.options import Options
 from mypy.types import Type
+
+from declax.errors import suggest as did_you_mean
 
 CODES: Final[dict[str, ErrorCode]] = {}
 """The error codes of the plugin by name."""
@@ -74,8 +75,8 @@ def suggest(name: str, options: Iterable[str]) -> str:
     >>> suggest("hiden", ["hidden", "dim"])
     "; did you mean 'hidden'?"
     """
-    near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, options)
+    return "" if hint is None else f"; {hint}"
 
 
 def text_of(typ: Type) -> str:

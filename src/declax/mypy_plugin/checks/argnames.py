@@ -8,30 +8,23 @@ from mypy.types import Instance
 from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.model import names_with_leaves
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, items_of, literal
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import error_code, suggest, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, is_unhashable
-from declax.mypy_plugin.transformed import Application, Parameter, applied
+from declax.mypy_plugin.transformed import Application, Parameter
 
 ARGNAMES = error_code("declax-argnames", "An option of a transform selects a parameter that does not exist")
 
 _STATIC = ("static_argnames", "static_argnums", "static_broadcasted_argnums")
-_OPTIONS = (*_STATIC, "donate_argnames", "donate_argnums", "argnums", "nondiff_argnums")
-_TRANSFORMS = (
+OPTIONS = (*_STATIC, "donate_argnames", "donate_argnums", "argnums", "nondiff_argnums")
+TRANSFORMS = (
     *(names.JIT, names.JIT_PARTIAL, names.REMAT, names.PMAP),
     *(names.GRAD, names.VALUE_AND_GRAD, names.CUSTOM_VJP),
 )
 
 
-def register(hooks: Registry) -> None:
-    """Adds the check to its hooks."""
-    for transform in _TRANSFORMS:
-        hooks.functions[transform].append(Entry(applied(transform, check, _OPTIONS), ARGNAMES))
-
-
 def check(found: Application) -> None:
     """Checks the options of one application of a transform."""
-    for option in found.options.keys() & set(_OPTIONS):
+    for option in found.options.keys() & set(OPTIONS):
         given = found.options[option]
         for entry in items_of(given) or [given]:
             is_diff_state = fullname_of(getattr(entry, "callee", None)) == names.DIFF_STATE

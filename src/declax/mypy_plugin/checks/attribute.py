@@ -14,7 +14,6 @@ from mypy.types import AnyType, Instance, get_proper_type
 from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.unset import members_assigned
 from declax.mypy_plugin.expressions import nodes_in_module
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code
 
 ATTRIBUTE = error_code("declax-attribute", "A Variable has no such attribute, but a similar one")
@@ -30,11 +29,6 @@ METADATA: Final = frozenset(
     }
 )
 """The metadata that declax uses."""
-
-
-def register(hooks: Registry) -> None:
-    """Adds the check to its hook."""
-    hooks.attributes[names.VARIABLE].append(Entry(check, ATTRIBUTE))
 
 
 def check(ctx: AttributeContext, report: Reporter) -> None:

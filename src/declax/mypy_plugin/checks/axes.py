@@ -7,19 +7,13 @@ from mypy.types import Instance, ProperType, TupleType, UnpackType
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import items_of
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import error_code, text_of
 from declax.mypy_plugin.statuses import is_array
-from declax.mypy_plugin.transformed import Application, applied
+from declax.mypy_plugin.transformed import Application
 
 AXES = error_code("declax-axes", "Axes do not fit the function that is mapped")
 
-
-def register(hooks: Registry) -> None:
-    """Adds the check to its hooks."""
-    for transform in (names.VMAP, names.PMAP, names.SCAN):
-        options = () if transform == names.SCAN else ("in_axes", "out_axes")  # the defaults of `scan` are checked too
-        hooks.functions[transform].append(Entry(applied(transform, check, options), AXES))
+OPTIONS = ("in_axes", "out_axes")
 
 
 def check(found: Application) -> None:

@@ -18,17 +18,9 @@ from declax.mypy_plugin.constructors import (
     signature_of_class,
 )
 from declax.mypy_plugin.expressions import arguments_of, items_of, literal
-from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Reporter
+from declax.mypy_plugin.reporting import Reporter
 
 _ANY = AnyType(TypeOfAny.special_form)
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.function(names.CONFIG_READERS, Entry(check, FAILED))
-    hooks.call_signatures.append(Entry(without_types, FAILED))
-    hooks.calls.append(Entry(check_dicts, FAILED))
 
 
 def check(ctx: FunctionContext, report: Reporter) -> None:

@@ -9,7 +9,6 @@ from mypy.types import Instance, Type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, DeclaredField, declared_fields, has_made_constructor
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, status_of
 
@@ -17,12 +16,6 @@ FIELD = error_code("declax-field", "A field's status contradicts its annotation 
 
 _DATA = "arrays, Variables and Pytrees are data"
 _NO_DATA = "it contains no leaf that JAX accepts"
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.classes.append(Entry(check, FIELD))
-    hooks.calls.append(Entry(check_call, FIELD))
 
 
 def check(cls: DeclaredClass, report: Reporter) -> None:

@@ -21,7 +21,6 @@ from mypy.types import (
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, leaves_of, literal
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 
 FILTER = error_code("declax-filter", "A value is not a filter, or a filter hides later ones")
@@ -41,7 +40,7 @@ class Taker(NamedTuple):
     is_headed: bool = False
 
 
-_FUNCTIONS: Final = {
+FUNCTIONS: Final = {
     names.SPLIT: Taker(is_headed=True),
     names.STATE_OF: Taker(),
     names.POP: Taker(),
@@ -50,12 +49,12 @@ _FUNCTIONS: Final = {
     names.SPLIT_STATE: Taker(None),
 }
 """Functions whose first argument is a node or a State."""
-_METHODS: Final = {
+METHODS: Final = {
     f"{names.MODULE}.split": Taker(is_headed=True),
     f"{names.MODULE}.get_state": Taker(),
     **{f"{owner}.{name}": Taker(None) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")},
 }
-_NAMED: Final = {
+NAMED: Final = {
     names.DIFF_STATE: (("argnum", "filter"), "filter"),
     names.OPTIMIZER: (("model", "tx", "wrt"), "wrt"),
     names.SET_METADATA: (("node",), "only"),
@@ -65,28 +64,15 @@ _NAMED: Final = {
 Check = Callable[[Any, Reporter], "Type | None"]
 
 
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    for function, taker in _FUNCTIONS.items():
-        hooks.functions[function].append(Entry(_check_taker(taker), FILTER))
-    for method, taker in _METHODS.items():
-        hooks.methods[method].append(Entry(_check_taker(taker), FILTER))
-    for function, (parameters, wanted) in _NAMED.items():
-        hooks.functions[function].append(Entry(_check_named(parameters, wanted), FILTER))
-    hooks.function([*names.FILTERS, names.EXPLAIN_FILTERS], Entry(check_any, FILTER))
-    hooks.function([names.STATE_AXES, names.STATE_SHARDING], Entry(check_labels, FILTER))
+def check_taker(taker: Taker) -> Check:
+    """The check of a function or method that takes filters."""
 
-
-def _check_taker(taker: Taker) -> Check:
     def check(ctx: FunctionContext | MethodContext, report: Reporter) -> Type | None:
         is_method = isinstance(ctx, MethodContext)
         filters = _positional(ctx)[0 if is_method else 1 :]
         _check_order(filters, ctx, report)
-        node = (
-            ctx.type
-            if isinstance(ctx, MethodContext)
-            else next((types[0] for types in ctx.arg_types[:1] if types), None)
-        )
+        given = ctx.arg_types[0] if ctx.arg_types else []
+        node = ctx.type if isinstance(ctx, MethodContext) else given[0] if given else None
         return None if node is None else _exact(taker, node, len(filters), ctx)
 
     return check
@@ -106,7 +92,9 @@ def check_labels(ctx: FunctionContext, report: Reporter) -> None:
         _check_order([key for key, _ in labels.items if key is not None], ctx, report)
 
 
-def _check_named(parameters: tuple[str, ...], wanted: str) -> Check:
+def check_named(parameters: tuple[str, ...], wanted: str) -> Check:
+    """The check of a function with one filter, by the names of its first parameters and of the filter."""
+
     def check(ctx: FunctionContext, report: Reporter) -> None:
         given = arguments_of(ctx.context, parameters)
         if wanted in given:

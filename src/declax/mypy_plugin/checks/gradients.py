@@ -21,8 +21,7 @@ from mypy.types import (
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import fullname_of, info_named, literal
-from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Reporter
+from declax.mypy_plugin.reporting import Reporter
 
 _ANY: Final = AnyType(TypeOfAny.special_form)
 _ARRAY: Final = "jax._src.basearray.Array"
@@ -45,9 +44,9 @@ class Shape(NamedTuple):
         return _pair(gradient, found.items[1] if isinstance(found, TupleType) and is_pair else _ANY, api)
 
 
-_TRANSFORMS: Final = {names.GRAD: False, names.VALUE_AND_GRAD: True}
+TRANSFORMS: Final = {names.GRAD: False, names.VALUE_AND_GRAD: True}
 """The transforms, and whether they return the value as well."""
-_FACTORIES: Final = {
+FACTORIES: Final = {
     names.OF_GRAD: Shape(has_value=False, has_aux=False),
     names.OF_GRAD_AUX: Shape(has_value=False, has_aux=True),
     names.OF_VALUE_AND_GRAD: Shape(has_value=True, has_aux=False),
@@ -56,20 +55,12 @@ _FACTORIES: Final = {
 """The types of transforms with options but no function, which differentiate the first argument."""
 
 
-def register(hooks: Registry) -> None:
-    """Adds the types to their hooks."""
-    hooks.function(_TRANSFORMS, Entry(of_function, FAILED))
-    for factory, shape in _FACTORIES.items():
-        hooks.methods[f"{factory}.__call__"].append(Entry(_of_decorated(shape), FAILED))
-    hooks.methods[f"{names.UNTYPED}.__call__"].append(Entry(of_lambda, FAILED))
-
-
 def of_function(ctx: FunctionContext, report: Reporter) -> Type | None:
     """The type of ``grad(f)``, and of a function decorated with ``@grad``."""
     call = ctx.context
     if isinstance(call, Decorator):
         transform = fullname_of(call.decorators[0])
-        return _of_loss(ctx, Shape(_TRANSFORMS[transform], has_aux=False)) if transform in _TRANSFORMS else None
+        return _of_loss(ctx, Shape(TRANSFORMS[transform], has_aux=False)) if transform in TRANSFORMS else None
     shape = _shape_of(call) if isinstance(call, CallExpr) else None
     if shape is None or not isinstance(call, CallExpr):
         return None
@@ -80,7 +71,9 @@ def of_function(ctx: FunctionContext, report: Reporter) -> Type | None:
     return _of_loss(ctx, shape)
 
 
-def _of_decorated(shape: Shape) -> Callable[[MethodContext, Reporter], Type | None]:
+def of_decorated(shape: Shape) -> Callable[[MethodContext, Reporter], Type | None]:
+    """The type of a function decorated with ``@grad(...)``."""
+
     def run(ctx: MethodContext, report: Reporter) -> Type | None:
         del report
         return _of_loss(ctx, shape)
@@ -111,14 +104,14 @@ def of_lambda(ctx: MethodContext, report: Reporter) -> Type | None:
 def _shape_of(call: CallExpr) -> Shape | None:
     """The shape of the result of ``grad(f, ...)``, if it differentiates the first argument."""
     transform = fullname_of(call.callee)
-    if transform not in _TRANSFORMS or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
+    if transform not in TRANSFORMS or call.arg_kinds[:1] != [ArgKind.ARG_POS]:
         return None
     options = dict(zip(call.arg_names[1:], call.args[1:], strict=True))
     has_aux = literal(options["has_aux"]) if "has_aux" in options else False
     is_first = "argnums" not in options or literal(options["argnums"]) == 0
     if None in options or not is_first or not isinstance(has_aux, bool):
         return None
-    return Shape(_TRANSFORMS[transform], has_aux)
+    return Shape(TRANSFORMS[transform], has_aux)
 
 
 def _of_loss(ctx: FunctionContext | MethodContext, shape: Shape) -> Type | None:

@@ -13,19 +13,12 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.filtering import class_of, taker_of
 from declax.mypy_plugin.declared import declared_fields, is_closed
 from declax.mypy_plugin.expressions import arguments_of, literal
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code
 from declax.mypy_plugin.statuses import is_array
 
 MODEL = error_code("declax-model", "A value is not a model, or a State belongs to another model")
 
 _MAX_DEPTH: Final = 5
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.function(names.NODE_TAKERS, Entry(check_node, MODEL))
-    hooks.function([names.UPDATE, names.MERGE], Entry(check_states, MODEL))
 
 
 def check_node(ctx: FunctionContext, report: Reporter) -> None:

@@ -15,21 +15,12 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.unset import members_assigned, names_set_by_calls
 from declax.mypy_plugin.declared import ANY_NAME, declared_fields, is_closed, sown_by, sown_in
 from declax.mypy_plugin.expressions import literal, nodes_in_module
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest, text_of
 from declax.mypy_plugin.statuses import is_container, status_of
 
 PATH = error_code("declax-path", "A State has no such path")
 
 _LEAVES: Final = (names.VARIABLE, *names.ARRAYS, "builtins.int", "builtins.float", "builtins.complex", "numpy.generic")
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.attributes[names.STATE].append(Entry(check_attribute, PATH))
-    hooks.methods[f"{names.STATE}.__getitem__"].append(Entry(check_item, PATH))
-    for method in ("__setitem__", "__delitem__"):
-        hooks.methods[f"{names.STATE}.{method}"].append(Entry(check_written, PATH))
 
 
 def check_attribute(ctx: AttributeContext, report: Reporter) -> Type | None:

@@ -6,16 +6,8 @@ from mypy.plugin import FunctionSigContext
 from mypy.plugins.dataclasses import replace_function_sig_callback
 from mypy.types import FunctionLike, Instance, TypeVarType, UnionType, get_proper_type
 
-from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import declared_fields, is_declared
-from declax.mypy_plugin.registry import Entry, Registry
-from declax.mypy_plugin.reporting import FAILED, Reporter
-
-
-def register(hooks: Registry) -> None:
-    """Adds the signature to its hooks."""
-    for function in (names.REPLACE, names.STANDARD_REPLACE):
-        hooks.signatures[function].append(Entry(signature, FAILED))
+from declax.mypy_plugin.reporting import Reporter
 
 
 def signature(ctx: FunctionSigContext, report: Reporter) -> FunctionLike | None:

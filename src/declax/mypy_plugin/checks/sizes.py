@@ -10,7 +10,6 @@ from mypy.types import Instance, LiteralType, get_proper_type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, items_of
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code
 
 SIZES = error_code("declax-sizes", "Adjacent layers of a Sequential have different sizes")
@@ -31,11 +30,6 @@ _PASSING: Final = frozenset(
     "avg_pool max_pool min_pool abs exp sin cos sqrt square log1p".split()
 )
 """Functions of JAX and declax that keep the number of features."""
-
-
-def register(hooks: Registry) -> None:
-    """Adds the check to its hook."""
-    hooks.functions[names.SEQUENTIAL].append(Entry(check, SIZES))
 
 
 def check(ctx: FunctionContext, report: Reporter) -> None:

@@ -23,18 +23,10 @@ from declax.mypy_plugin.constructors import (
     tell_unknown,
 )
 from declax.mypy_plugin.expressions import fullname_of, info_named, literal
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
 
 SPEC = error_code("declax-spec", "A path of a spec is unknown, or `build` lacks streams")
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.functions[names.SPEC].append(Entry(check, SPEC))
-    hooks.methods[f"{names.SPEC_CLASS}.replace"].append(Entry(check_replace, SPEC))
-    hooks.methods[f"{names.SPEC_CLASS}.build"].append(Entry(check_build, SPEC))
 
 
 def check(ctx: FunctionContext, report: Reporter) -> None:

@@ -8,16 +8,9 @@ from mypy.plugin import FunctionContext
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import DeclaredClass, specifier_of
 from declax.mypy_plugin.expressions import arguments_of, assigned_names, fullname_of, literal, nodes_in_module
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code
 
 UNDECORATED = error_code("declax-undecorated", "A Pytree declares fields without @dx.dataclass")
-
-
-def register(hooks: Registry) -> None:
-    """Adds the checks to their hooks."""
-    hooks.function(names.SPECIFIERS, Entry(check_specifier, UNDECORATED))
-    hooks.classes.append(Entry(check_decorated, UNDECORATED))
 
 
 def check_specifier(ctx: FunctionContext, report: Reporter) -> None:

@@ -20,15 +20,9 @@ from mypy.nodes import (
 
 from declax.mypy_plugin.declared import ANY_NAME, DeclaredClass, has_made_constructor
 from declax.mypy_plugin.expressions import nodes_in_module, walk
-from declax.mypy_plugin.registry import Entry, Registry
 from declax.mypy_plugin.reporting import Reporter, error_code
 
 UNSET = error_code("declax-unset", "A field with init=False gets no value")
-
-
-def register(hooks: Registry) -> None:
-    """Adds the check to its hook."""
-    hooks.classes.append(Entry(check, UNSET))
 
 
 def check(cls: DeclaredClass, report: Reporter) -> None:
