@@ -565,3 +565,117 @@ def test_a_second_name_of_a_part_follows_its_overrides():
             "  out: Embed(num_embeddings=10, features=9)",
             "  norm: LayerNorm(num_features=9)",
         ]
+
+
+# --- items of lists, and parts of methods ------------------------------------------
+
+
+@dx.dataclass
+class Mixed(dx.Module):
+    depth: int = dx.field()
+    rates: tuple[float, float] = (0.1, 0.2)
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    mixers: list[Mixer] = dx.repeat(depth, Mix(4, rngs=rngs))
+    pair: tuple[Mix, Mix] = (Mix(2, rngs=rngs), Mix(3, rngs=rngs))
+    named: dict[str, Mixer] = {"a": Mix(2, rngs=rngs)}
+
+    @dx.submodule
+    def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
+        return [dx.Linear(self.depth, 5, rngs=rngs), dx.Linear(5, 6, rngs=rngs)]
+
+    head = dx.Linear(layers[-1].out_features, 7, rngs=rngs)
+
+
+def test_a_table_of_indices_changes_items_of_a_default():
+    made = build(Mixed, {"depth": 1, "pair": {"1": {"scale": 0.5}}, "rates": {"0": 3}})
+    assert ([mix.dim for mix in made.pair], [mix.scale for mix in made.pair], made.rates) == (
+        [2, 3],
+        [1.0, 0.5],
+        (3.0, 0.2),
+    )
+    replaced = {"kind": "Mix", "dim": 9}
+    assert [mix.dim for mix in build(Mixed, {"depth": 1, "pair": {"0": replaced}}).pair] == [9, 3]
+    spec = dx.spec_from_config(Mixed, {"depth": 1, "pair": {"1": {"scale": 0.5}}})
+    assert spec == dx.spec(Mixed, 1).replace({"pair.1.scale": 0.5})
+    assert dx.spec_from_config(Mixed, dx.to_config(spec)) == spec
+    assert not refused_by(dx.json_schema(Mixed), {"depth": 1, "pair": {"1": {"scale": 0.5}}})
+    assert refused_by(dx.json_schema(Mixed), {"depth": 1, "pair": {"2": {"scale": 0.5}}})
+    assert "the default has no item 2" in refusal(Mixed, {"depth": 1, "pair": {"2": {"scale": 0.5}}})
+    assert "pair.1.scal: Mix has no parameter" in refusal(Mixed, {"depth": 1, "pair": {"1": {"scal": 0.5}}})
+    assert "mixers.scale = 2.0 changes all of them" in refusal(Mixed, {"depth": 1, "mixers": {"0": {"scale": 2.0}}})
+
+
+def test_indices_without_a_default_list():
+    @dx.dataclass
+    class Rates(dx.Module):
+        rates: tuple[float, float]
+        named: dict[int, float] = dx.static(default_factory=dict)
+
+    text = refusal(Rates, {"rates": {"1": 0.5}})
+    assert "fix:      rates = [...]   # all items, since there is no default list" in text
+    assert build(Rates, {"rates": [1, 2], "named": {"1": 0.5}}).named == {1: 0.5}
+
+
+def test_words_change_items_of_a_default(capsys):
+    found = dx.cli(Mixed, ["depth=1", "pair.1.scale=.5", "rates.0=5.", "named.a.scale=1e-3"], rngs=dx.Rngs(0))
+    assert (found.pair[1].scale, found.rates, found.named["a"].scale) == (0.5, (5.0, 0.2), 1e-3)
+    with pytest.raises(SystemExit):
+        dx.cli(Mixed, ["depth=1", "pairs.1.scale=.5"])
+    assert "command line: pairs.1.scale=.5 pairs: Mixed has no parameter 'pairs'" in capsys.readouterr().err
+
+
+def test_the_class_of_a_repeated_part_is_a_kind_of_its_items():
+    made = build(Mixed, {"depth": 5, "mixers": [{"kind": "Mix", "dim": 2}, {"kind": "Mix", "dim": 3}]})
+    assert [mix.dim for mix in made.mixers] == [2, 3]
+    assert build(Mixed, {"depth": 1, "named": {"b": {"kind": "Mix", "dim": 6}}}).named["b"].dim == 6
+    spec = dx.spec(Mixed, 1, mixers=[dx.spec(Mix, 2)])
+    assert dx.spec_from_config(Mixed, dx.to_config(spec)) == spec
+    assert not refused_by(dx.json_schema(Mixed), {"depth": 1, "mixers": [{"kind": "Mix", "dim": 2}]})
+
+
+def test_the_tree_and_the_summary_show_parts_of_methods():
+    spec = dx.spec(Mixed, 3)
+    assert str(spec).splitlines()[-2:] == [
+        "  layers: list[dx.Linear] by a method (unevaluated)",
+        "  head: Linear(in_features=layers[(-1)].out_features, out_features=7)",
+    ]
+    paths = {".".join(map(str, row.path)) for row in spec.summary().rows}
+    assert {"layers.0", "layers.1", "head"} <= paths
+    assert spec.summary().count() == dx.summary(spec.build(rngs=dx.Rngs(0))).count()
+
+
+def test_the_tree_shows_a_part_whose_number_only_an_instance_knows():
+    @dx.dataclass
+    class Counted(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+
+        @dx.submodule
+        def first(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.dim, 2, rngs=rngs)
+
+        blocks = dx.repeat(first.out_features, dx.Linear(dim, dim, rngs=rngs))
+
+    assert str(dx.spec(Counted, 3)).splitlines() == [
+        "Counted(dim=3)",
+        "  first: dx.Linear by a method (unevaluated)",
+        "  blocks: dx.repeat(first.out_features, Linear(dim, dim, rngs=rngs)) (unevaluated)",
+    ]
+    assert len(dx.spec(Counted, 3).summary().rows) == 3, "the first part, and two blocks"
+
+
+def test_definitions_have_readable_names():
+    names = set(dx.json_schema(Mixed)["definitions"])
+    assert all(name[0].isalpha() for name in names), names
+    assert {"Mix-or-reference", "reference"} <= names
+
+
+def test_a_table_of_indices_stays_a_table_where_one_may_be_given():
+    @dx.dataclass
+    class Loose(dx.Module):
+        anything: Any = dx.static(default=(1, 2))
+        either: tuple[int, int] | dict[str, int] = dx.static(default=(1, 2))
+
+    made = build(Loose, {"anything": {"0": 5}, "either": {"1": 5}})
+    assert (made.anything, made.either) == ({"0": 5}, {"1": 5})

@@ -24,7 +24,6 @@ from declax.config._files.reading import parse_json, parse_toml
 from declax.config._files.yaml_files import parse_yaml
 from declax.config._reading.context import INVALID, Context
 from declax.config.loading import structure
-from declax.config.problems import Report
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -282,15 +281,15 @@ TEXTS = [
 
 def try_data(data: Any, place_of: Any = None) -> None:
     """Reads data; what is read can be written and read again, and what is wrong can be told."""
-    context = Context(Report())
+    context = Context()
     found = structure(models.Transformer, data, context)
     if found is INVALID:
-        assert context.report.count
-        error = context.report.error("mutated", place_of)
+        assert context.count
+        error = context.error("mutated", place_of)
         assert isinstance(error, dx.ConfigError)
         assert len(str(error)) < 100_000
         return
-    assert not context.report.problems
+    assert not context.problems
     assert dx.spec_from_config(models.Transformer, dx.to_config(found)) == found
 
 

@@ -84,8 +84,14 @@ def test_a_table_that_the_file_leaves_out_is_made():
         "seed": 1,
     }
     assert "there is no 'training'" in problems("~training.seed")[0]
-    assert "there is no 'training'" in problems("training.stages.0.rate=1")[0]
+    assert overridden("training.stages.0.rate=1")["training"] == {"stages": {"0": {"rate": 1}}}  # an item of a default
+    assert "there is no 'training'" in problems("~training.stages.0")[0]
     assert "training" not in DATA
+
+
+def test_floats_may_be_written_as_in_python():
+    values = parse_override("rate=.5,5.,-.5e1,1e-3,[.5, 5.],{a = .5, b = high},.5e999,1.2.3").values
+    assert values == (0.5, 5.0, -5.0, 1e-3, [0.5, 5.0], {"a": 0.5, "b": "high"}, ".5e999", "1.2.3")
 
 
 def test_the_last_of_two_counts():
@@ -180,10 +186,10 @@ def test_what_is_overridden_is_placed_at_the_command_line():
 
 
 def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
-    (found,) = problems("blokcs.0.dim=3")
+    (found,) = problems("blokcs.*.dim=3")
     assert "there is no 'blokcs'" in found
     assert "did you mean 'blocks'?" in found
-    assert "command line: blokcs.0.dim=3" in found
+    assert "command line: blokcs.*.dim=3" in found
     assert "there is no item 7 at blocks" in problems("blocks.7.dim=3")[0]
     assert "there is no item 5 at blocks" in problems("blocks[5]=3")[0]
     assert "there is no item 2 at blocks" in problems("~blocks[2]")[0]

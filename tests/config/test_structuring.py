@@ -24,7 +24,6 @@ import declax as dx
 from declax._typing import Dtype, Initializer
 from declax.config._reading.context import INVALID, Context
 from declax.config.loading import structure
-from declax.config.problems import Report
 from naming import name_of
 
 
@@ -51,10 +50,10 @@ N = TypeVar("N", bound=int)
 
 def read(annotation, data, **options):
     """The value and the problems of data."""
-    context = Context(Report(), **options)
+    context = Context(**options)
     found = structure(annotation, data, context)
-    assert (found is INVALID) == bool(context.report)
-    return found, context.report.problems
+    assert (found is INVALID) == bool(context)
+    return found, context.problems
 
 
 GOOD = [

@@ -6,23 +6,19 @@ evaluates it, in the constructor of the owner; so the argument is an expression,
 
 from __future__ import annotations
 
-import abc
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from declax._fields.expressions import (
     Choice,
-    Declaration,
     Deferred,
     Expression,
     Literal,
-    Operation,
     Reference,
     Repeated,
 )
-from declax._fields.sources import CONTAINERS, Unmade, Write, entries, has_expression, invert, rebuilt, text_of
+from declax._fields.sources import CONTAINERS, Unmade, Write, entries, has_expression, rebuilt, text_of
 from declax.errors import ConstructionError, type_name
 
 
@@ -146,50 +142,6 @@ def overriding(value: Any) -> Expression | None:
         return expression
     opened = _opened(value)
     return None if opened is value else Literal(opened)
-
-
-class Evaluation(abc.ABC):
-    """Evaluates expressions without an instance; raises the errors of their operations."""
-
-    @abc.abstractmethod
-    def name(self, expression: Expression) -> str | None:
-        """The name of an expression, if it has one."""
-
-    @abc.abstractmethod
-    def read(self, name: str) -> Any:
-        """The value of a name."""
-
-    @abc.abstractmethod
-    def call(self, call: Deferred) -> Any:
-        """The result of a call."""
-
-    @abc.abstractmethod
-    def operand(self, value: Any) -> Any:
-        """A value as an operation takes it."""
-
-    def __call__(self, value: Any) -> Any:
-        """The value of an expression; any other value itself."""
-        known = self.name(value) if isinstance(value, Expression) else None
-        if known is not None:
-            return self.read(known)
-        if isinstance(value, Reference):
-            return self(value._pytree__target)
-        if isinstance(value, Deferred):
-            return self.call(value)
-        if isinstance(value, Choice):
-            return self(value._pytree__pair[0 if self(value._pytree__flag) else 1])
-        if isinstance(value, Repeated):
-            return [self(value._pytree__item)] * self(value._pytree__count)
-        if isinstance(value, Operation):
-            operands = [self.operand(self(operand)) for operand in value._pytree__operands()]
-            names = {f"_{index}": operand for index, operand in enumerate(operands)}
-            return eval(value._pytree__template.format(*names), {"invert": invert}, names)
-        if isinstance(value, Declaration) and value._pytree__field.default is not dataclasses.MISSING:
-            return value._pytree__field.default
-        value = value._pytree__value if isinstance(value, Literal) else value
-        if value.__class__ in CONTAINERS:
-            return rebuilt(value, {key: self(item) for key, item in entries(value)})
-        return value
 
 
 # ================================================================= calls

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from declax._fields.expressions import Deferred
@@ -28,7 +27,7 @@ from declax.config._refs import (
     taken_out,
     where,
 )
-from declax.config.problems import Path, Report, did_you_mean, path_text, shown
+from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError
 from declax.training._transformation import Description, Transformation, describe_by, is_transformation
 from declax.training.optimizer import Optimizer
@@ -181,12 +180,10 @@ def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[lis
     left = dict(arguments)
     args: list[Any] = []
     rest = left.pop(parameters.variadic, ()) if parameters.variadic is not None else ()
-    for parameter in parameters:
-        if not parameter.is_positional or not (rest or parameter.kind is inspect.Parameter.POSITIONAL_ONLY):
-            continue
-        if not rest and not any(p.name in left for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY):
+    for name in parameters.positional if rest else parameters.positional_only:
+        if not rest and left.keys().isdisjoint(parameters.positional_only):
             break
-        args.append(left.pop(parameter.name) if parameter.name in left else parameter.make_default())
+        args.append(left.pop(name) if name in left else parameters.by_name[name].make_default())
     return [*args, *rest], left
 
 
@@ -206,20 +203,21 @@ def checked_refs(found: Any, context: Context) -> Any:
     """A value that was read, with its Refs checked; those in unbuilt specs become relative to that spec."""
     if context.refs:
         _check_dangling(context)
-        if isinstance(found, SpecData) and not context.report:
-            found = taken_out(found, context.report)
-            if not context.report:
+        if isinstance(found, SpecData) and not context:
+            found = taken_out(found, context)
+            if not context:
                 _RefCheck(found, context, ()).run()
-    return INVALID if context.report else found
+    return INVALID if context else found
 
 
 def check(spec: SpecData) -> None:
     """Raises one error with all problems of a spec; see `Spec.check`."""
-    context = Context(Report(), make=type(spec).of_values, catalog=catalog_for(()))
-    context.visit(spec, ())
+    context = Context(catalog=catalog_for(()))
+    context.max_depth = 2 * MAX_DEPTH  # a spec limits its own depth, in which a list is not a step
+    context.check(spec, ())
     _RefCheck(spec, context, ()).run()
-    if context.report:
-        raise context.report.error(f"Spec of {target_name(spec.target)}")
+    if context:
+        raise context.error(f"Spec of {target_name(spec.target)}")
 
 
 def _check_dangling(context: Context) -> None:
@@ -227,24 +225,20 @@ def _check_dangling(context: Context) -> None:
     at = {tuple(map(str, path)) for path, _, _ in context.refs}
     sizes = sorted({len(path) for path in at if path})  # a hostile reference has a million steps
     for path, target, _ in context.refs:
-        written = _written(target)
+        written = "/" + "/".join(target)
         if tuple(map(str, path))[: len(target)] == target:
             message = "the references form a cycle: a part would contain itself"
-            context.report.add("ref-cycle", path, message, got=written, hint="write one of the parts out")
+            context.add("ref-cycle", path, message, got=written, hint="write one of the parts out")
         elif target not in context.parts and not any(target[:n] in at for n in sizes if n <= len(target)):
-            names = [_written(keys) for keys, _ in zip(context.parts, range(1000), strict=False) if keys]
-            context.report.add(
+            names = ["/" + "/".join(keys) for keys, _ in zip(context.parts, range(1000), strict=False) if keys]
+            context.add(
                 "ref-to-nothing",
                 path,
                 "the reference has no target",
                 expected="the path of a table that describes a part",
                 got=shown(written),
-                hint=None if context.report.is_full else did_you_mean(written, names),
+                hint=None if context.is_full else did_you_mean(written, names),
             )
-
-
-def _written(keys: Iterable[str]) -> str:
-    return "/" + "/".join(keys)
 
 
 class _RefCheck(SpecVisitor):
@@ -262,7 +256,9 @@ class _RefCheck(SpecVisitor):
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         try:
-            self._check_target(ref, locate(self.root, ref, path), path, reader)
+            cursor = locate(self.root, ref, path)
+            if isinstance(cursor.value, SpecData):
+                self._check_target(ref, cursor, path, reader)
             return super().shared(ref, path, reader)
         except DepthError as error:
             self._report("ref-cycle", error, path)
@@ -276,24 +272,16 @@ class _RefCheck(SpecVisitor):
 
     def _report(self, code: str, error: ConfigError | DepthError, path: Path) -> None:
         at = (*self.start, *path)
-        self.context.report.add(code, at, error.problem, expected=error.expected, got=error.got, hint=error.fix)
+        self.context.add(code, at, error.problem, expected=error.expected, got=error.got, hint=error.fix)
 
     def _check_target(self, ref: Ref, cursor: Cursor, path: Path, reader: Reader | None) -> None:
         at = (*self.start, *path)
-        if not isinstance(cursor.value, SpecData):
-            return
-        is_kept = keeps_specs(cursor.reader)
+        is_kept, known = keeps_specs(cursor.reader), self.readers.get(at)
         if is_kept != keeps_specs(reader):
             found, wanted = ("an unbuilt spec", "a built part") if is_kept else ("a built part", "an unbuilt spec")
-            add_border(self.context.report, at, f"the reference points at {found}, but {wanted} is expected", ref)
-        elif not self._fits(cursor, at):
+            add_border(self.context, at, f"the reference points at {found}, but {wanted} is expected", ref)
+        elif known is not None and not known.holds(cursor.value):
             message = f"the reference points at a {target_name(cursor.value.target)}"
             hint = "refer to a part of an allowed class, or write one out"
-            expected = self.readers[at].expected
-            self.context.report.add("ref-kind", at, message, expected=expected, got=shown(ref.path), hint=hint)
-
-    def _fits(self, cursor: Cursor, at: Path) -> bool:
-        """Whether the target of a Ref is allowed here; True if the target has a problem already."""
-        reader = self.readers.get(at)
-        is_known = any(problem.path == (*self.start, *cursor.path) for problem in self.context.report.problems)
-        return is_known or reader is None or bool(reader.holds(cursor.value))
+            if all(problem.path != (*self.start, *cursor.path) for problem in self.context.problems):
+                self.context.add("ref-kind", at, message, expected=known.expected, got=shown(ref.path), hint=hint)

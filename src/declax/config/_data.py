@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import jax
 import numpy as np
@@ -105,9 +106,10 @@ class SpecData:
 
     Attributes:
       has_refs: whether it contains Refs.
+      parameters: those of the target.
     """
 
-    __slots__ = ("_arguments", "_depth", "_hash", "_keys", "_target", "has_refs")
+    __slots__ = ("_arguments", "_depth", "_hash", "_keys", "_target", "has_refs", "parameters")
 
     _target: Target
     _arguments: dict[str, Any]
@@ -115,14 +117,16 @@ class SpecData:
     _depth: int
     _hash: int | None
     has_refs: bool
+    parameters: Parameters
+    public: ClassVar[type[SpecData]]  # `Spec`, whose module imports this one
 
     def __init__(self, target: Target, arguments: Mapping[str, object] = MappingProxyType({})) -> None:
         self._set(plain_target(target), arguments, is_read=False)
 
     @classmethod
-    def of_values(cls, target: Target, arguments: Mapping[str, object]) -> Self:
-        """A spec of values that readers have converted; they are not converted again."""
-        made = cls.__new__(cls)
+    def of_values(cls, target: Target, arguments: Mapping[str, object]) -> Any:
+        """A `Spec` of values that readers have converted; they are not converted again."""
+        made = SpecData.public.__new__(SpecData.public)
         made._set(target, arguments, is_read=True)
         return made
 
@@ -158,13 +162,14 @@ class SpecData:
             if type(value) not in _ATOMS:
                 value = freezing.freeze(value, (name,))
             if not is_read and reader is not None and not reader.holds(value):
-                value = freezing.freeze(reader.interpret(value, self.of_values), (name,))
+                value = freezing.freeze(reader.interpret(value), (name,))
             key = key_of(value)
             if parameter is None or key != _default_key(parameter, reader):
                 kept[name] = value
                 keys.append((name, key))
         put = object.__setattr__
         put(self, "_target", target)
+        put(self, "parameters", parameters)
         put(self, "_arguments", kept)
         put(self, "_keys", tuple(keys))
         put(self, "_depth", freezing.depth + 1)
@@ -181,10 +186,6 @@ class SpecData:
         return MappingProxyType(self._arguments)
 
     @property
-    def parameters(self) -> Parameters:
-        return parameters_of(self._target)
-
-    @property
     def full_arguments(self) -> Mapping[str, Any]:
         """All arguments, with defaults; omits defaults that a spec cannot hold, such as arrays."""
         full: dict[str, Any] = {}
@@ -194,7 +195,7 @@ class SpecData:
                 full[parameter.name] = self._arguments[parameter.name]
             elif not parameter.is_required:
                 reader = None if call is None else call.reader_of(parameter.name)
-                default = _frozen_default(parameter, reader, self.of_values)
+                default = frozen_default(parameter, reader)
                 if default is not MISSING:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
@@ -205,9 +206,6 @@ class SpecData:
         """A function from the name of an argument to its reader, or None."""
         call = self._call(self._target)
         return (lambda name: None) if call is None else call.reader_of
-
-    def with_arguments(self, arguments: Mapping[str, object]) -> Self:
-        return type(self)(self._target, arguments)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
@@ -241,6 +239,9 @@ class SpecData:
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._target, self._arguments)
+
+
+SpecData.public = SpecData
 
 
 def is_spec_class(cls: Any) -> bool:
@@ -313,9 +314,8 @@ def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
 class _Freezing:
     """Freezes arguments, and records their depth and whether they contain Refs."""
 
-    def __init__(self, parameters: Parameters | None, make: Callable[..., SpecData] = SpecData.of_values) -> None:
+    def __init__(self, parameters: Parameters | None) -> None:
         self._parameters = parameters
-        self._make = make
         self.depth = 0
         self.has_refs = False
 
@@ -344,7 +344,8 @@ class _Freezing:
             return tuple(items) if kind is tuple else FrozenList(items)
         if kind in _DICTS:
             self.depth = max(self.depth, depth + 1)
-            return FrozenDict({self._key(k, path): self.freeze(v, (*path, k), depth + 1) for k, v in value.items()})
+            self._check_keys(value, path)
+            return FrozenDict({key: self.freeze(item, (*path, key), depth + 1) for key, item in value.items()})
         if isinstance(value, np.generic) and not isinstance(value, np.void):
             return value.item()
         return self._opaque(value, path)
@@ -352,21 +353,21 @@ class _Freezing:
     def _where(self, path: Path) -> str:
         return f"{'' if self._parameters is None else self._parameters.name}.{path_text(path)}"
 
-    def _key(self, key: object, path: Path) -> str | int:
-        if not isinstance(key, str) and type(key) is not int:
+    def _check_keys(self, value: Mapping[Any, Any], path: Path) -> None:
+        wrong = [key for key in value if not isinstance(key, str) and type(key) is not int]
+        if wrong:
             raise ConfigError(
                 self._where(path),
                 "the keys of a dict in a spec must be strings or ints",
-                got=describe(key),
+                got=describe(wrong[0]),
                 fix="a list of pairs, which the class converts to a dict",
             )
-        return key
 
     def _opaque(self, value: Any, path: Path) -> Any:
         if isinstance(value, DeclaredPart):
-            return self._make(value, {})
+            return SpecData.of_values(value, {})
         if isinstance(value, PartOverride):
-            return self._make(value.part, value.arguments)
+            return SpecData.of_values(value.part, value.arguments)
         name = type_name(type(value))
         if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax._random"):
             raise _rngs_given(self._where(()), path)
@@ -374,9 +375,10 @@ class _Freezing:
             noun, fix = "an array", "array.tolist() for a few numbers; make a large array in __post_init__"
         elif isinstance(value, (Pytree, Variable)):
             noun, fix = "a model", f"dx.spec({name}, ...), or dx.spec_of(model)"
-        elif _is_hashable(value):
-            return value
         else:
+            with contextlib.suppress(TypeError):
+                hash(value)
+                return value
             noun, fix = "a mutable object", "a tuple or list of its contents"
         raise ConfigError(
             self._where(path),
@@ -388,16 +390,8 @@ class _Freezing:
         )
 
 
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def freeze(value: Any, make: Callable[..., SpecData] = SpecData.of_values) -> Any:
-    return _Freezing(None, make).freeze(value, ())
+def freeze(value: Any) -> Any:
+    return _Freezing(None).freeze(value, ())
 
 
 def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
@@ -456,20 +450,18 @@ def _dtype_name(value: Any) -> str:
 @functools.lru_cache(maxsize=65536)
 def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
     """The key of a default; MISSING if there is none. Cached, since a factory may be slow."""
-    default = _frozen_default(parameter, reader)
+    default = frozen_default(parameter, reader)
     return MISSING if default is MISSING else key_of(default)
 
 
-def _frozen_default(
-    parameter: Parameter, reader: Reader | None, make: Callable[..., SpecData] = SpecData.of_values
-) -> Any:
+def frozen_default(parameter: Parameter, reader: Reader | None) -> Any:
     if parameter.is_required or isinstance(parameter.default, Expression):
         return parameter.default
     is_made = parameter.default_factory is not None or parameter.default is not MISSING
     try:
-        frozen = freeze(parameter.make_default() if is_made else (), make)
+        frozen = freeze(parameter.make_default() if is_made else ())
         if reader is not None and not reader.holds(frozen):
-            frozen = freeze(reader.interpret(frozen, make))
+            frozen = freeze(reader.interpret(frozen))
         hash(key_of(frozen))
     except Exception:  # noqa: BLE001  # a user's factory; it raises again where the default is needed
         return MISSING

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -23,39 +22,20 @@ from declax.config._refs import (
     where,
     with_items,
 )
-from declax.config.problems import Path, path_text
+from declax.config.problems import EACH, Path, path_text, steps_of
 from declax.errors import ConfigError, describe
 
 S = TypeVar("S", bound=SpecData)
 
-EACH: Final = "*"
 _LISTS: Final = (tuple, FrozenList)
-_STEP: Final = re.compile(
-    r"""\.?(?P<name>[^.\[\]'"\s][^.\[\]]*) | \[(?P<index>\d+|\*)\] | \.?\[?(?P<quoted>'[^']*'|"[^"]*")\]?""", re.VERBOSE
-)
 
 
 def parse_path(text: str) -> tuple[str, ...]:
-    """The names, indices and ``*`` of a written path.
-
-    >>> parse_path("blocks[0].mixer.'a b'"), parse_path("blocks.*.hidden")
-    (('blocks', '0', 'mixer', 'a b'), ('blocks', '*', 'hidden'))
-    """
-    keys: list[str] = []
-    end, given = 0, str(text)
-    while end < len(given):
-        found = _STEP.match(given, end)
-        if found is None or (end == 0 and given[0] == "."):
-            break
-        keys.append(found["name"] or found["index"] or found["quoted"][1:-1])
-        end = found.end()
-    if end < len(given) or not keys:
-        raise ConfigError(
-            "spec",
-            f"{text!r} is not a path",
-            expected="names and indices, such as blocks.0.hidden, blocks[0].hidden, or blocks.*.hidden",
-        )
-    return tuple(keys)
+    keys = steps_of(str(text))
+    if keys is None:
+        expected = "names and indices, such as blocks.0.hidden, blocks[0].hidden, or blocks.*.hidden"
+        raise ConfigError("spec", f"{text!r} is not a path", expected=expected)
+    return keys
 
 
 def get(spec: SpecData, text: str) -> Any:
@@ -108,17 +88,15 @@ def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object
             Cursor((*cursor.path, each), value[each], reader_below(value, cursor.reader, each))
             for each in keys_of(value)
         ]
-    elif not rest and _may_have(value, key):
+    elif not rest and (
+        value.parameters.get(key) is not None
+        if isinstance(value, SpecData)
+        else isinstance(value, FrozenDict) and key_like(value, key) is None
+    ):
         steps = [Cursor((*cursor.path, key), None, reader_below(value, cursor.reader, key))]
     else:
         steps = [_child(root, cursor, key)]
     return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})
-
-
-def _may_have(value: Any, key: str) -> bool:
-    if isinstance(value, SpecData):
-        return value.parameters.get(key) is not None
-    return isinstance(value, FrozenDict) and key_like(value, key) is None
 
 
 # --- diff ---------------------------------------------------------------------
@@ -139,11 +117,8 @@ class SpecChange:
     new: Any
 
     def __str__(self) -> str:
-        return f"{path_text(self.path)}: {_side(self.old)} → {_side(self.new)}"
-
-
-def _side(value: Any) -> str:
-    return "(absent)" if value is MISSING else short_text(value)
+        old, new = ("(absent)" if value is MISSING else short_text(value) for value in (self.old, self.new))
+        return f"{path_text(self.path)}: {old} → {new}"
 
 
 class SpecDiff(tuple[SpecChange, ...]):

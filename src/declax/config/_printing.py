@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import hashlib
 import importlib
-import inspect
 import keyword
 import math
 import pathlib
@@ -22,8 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
+from declax._classes.parts import makes_data, recipe_of, text_of_part
 from declax._classes.pytree import Pytree
+from declax._fields.annotations import annotation_text
+from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
+from declax._fields.specifiers import SubmoduleRecipe
 from declax._lazy import exports
 from declax._typing import MISSING
 from declax.config._building import SpecVisitor, positions
@@ -284,11 +286,11 @@ class _CodeVisitor(SpecVisitor):
         if variadic is not None and variadic in given:
             code = given[variadic]
             given[variadic] = [code.after("*")] if (*path, variadic) in self.names else code.items
-        is_needed = variadic in given or any(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in spec.parameters)
-        for parameter in spec.parameters if is_needed else ():
-            default = spec.full_arguments.get(parameter.name, MISSING)
-            if parameter.is_positional and parameter.name not in given and default is not MISSING:
-                given[parameter.name] = self.printer.value(default, (*path, parameter.name))
+        is_needed = variadic in given or spec.parameters.positional_only
+        for name in spec.parameters.positional if is_needed else ():
+            default = spec.full_arguments.get(name, MISSING)
+            if name not in given and default is not MISSING:
+                given[name] = self.printer.value(default, (*path, name))
         return given
 
 
@@ -346,20 +348,29 @@ class _ShortPrinter(_BarePrinter):
 
     def spec(self, spec: SpecData, path: Path) -> Code:
         if isinstance(spec.target, DeclaredPart):
-            return super().spec(spec, path).after(f"{spec.target!r} with " if spec.arguments else repr(spec.target))
+            declared = repr(spec.target)
+            return super().spec(spec, path).after(f"{declared} with ") if spec.arguments else Code(declared)
         return _call(target_name(spec.target), (), {name: self.value(v, path) for name, v in spec.arguments.items()})
 
 
 def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
-    """The parts of a spec, one line each with its arguments; declared parts are evaluated."""
+    """The parts of a spec, one line each with its arguments; declared parts are evaluated, except those of methods."""
+    if isinstance(spec.target, DeclaredPart):
+        return f"{indent}{label}{short_text(spec, 200)} (unevaluated)"
     scope = ClassBodyScope(spec)
     plain = {name: scope.value(value) for name, value in spec.arguments.items()}
     found = {**{name: scope.read(name) for name in scope.parts}, **plain}
-    parts = {name: value for name, value in found.items() if _parts_in(value)}
-    shown = {name: value for name, value in plain.items() if name not in parts}
+    shown = {name: value for name, value in plain.items() if not _parts_in(value)}
     head = _call(target_name(spec.target), (), {n: _ShortPrinter("").value(v, (n,)) for n, v in shown.items()})
     lines = [f"{indent}{label}{head}"]
-    for name, value in parts.items():
+    for name, value in found.items():
+        recipe = recipe_of(value._pytree__field) if isinstance(value, Declaration) else None
+        if isinstance(recipe, SubmoduleRecipe):
+            made = getattr(recipe.build, "__annotations__", {}).get("return", "a part")
+            text = made if isinstance(made, str) else annotation_text(made)
+            lines.append(f"{indent}  {name}: {text} by a method (unevaluated)")
+        elif isinstance(value, Expression) and makes_data(value):
+            lines.append(f"{indent}  {name}: {text_of_part(value)} (unevaluated)")
         for part, keys in _parts_in(value).items():
             lines.append(tree_text(part, f"{', '.join(f'{name}{key}' for key in keys)}: ", indent + "  "))
     return "\n".join(lines)
@@ -420,10 +431,6 @@ def canonical_text(spec: SpecData, *, full: bool = False) -> str:
     'spec(builtins:sorted, iterable=(1, 2.0))'
     """
     return str(_CanonicalPrinter(spec.parameters.name, is_full=full).value(spec, ()))
-
-
-def fingerprint(spec: SpecData, *, full: bool) -> str:
-    return hashlib.sha256(canonical_text(spec, full=full).encode()).hexdigest()
 
 
 # --- names of classes and functions ----------------------------------------------

@@ -157,7 +157,7 @@ def _mapped_items(holder: Any, items: Any, change: Rewrite, reader: Reader | Non
 def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
     """A copy of a spec, list, tuple or dict with other values at some keys."""
     if isinstance(value, SpecData):
-        return value.with_arguments({**value.arguments, **changed})
+        return type(value)(value.target, {**value.arguments, **changed})
     if isinstance(value, Mapping):
         return {**value, **changed}
     items = [changed.get(index, item) for index, item in enumerate(value)]

@@ -15,11 +15,11 @@ from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import called, target_name
-from declax.config._reading.part_readers import KIND, ChoiceReader, choices_at
-from declax.config._reading.readers import REF, DtypeReader, Reader
+from declax.config._reading.part_readers import ChoiceReader, choices_at
+from declax.config._reading.readers import DtypeReader, Reader
 from declax.config._reading.versions import VERSION, version_of
 from declax.config._refs import put_in, where
-from declax.config.problems import Path, Report, path_text
+from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
 from declax.initializers import NamedInitializer
@@ -141,16 +141,16 @@ class DataWriter:
 
 
 def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
-    context = Context(Report())
+    context = Context()
     found = reader.read(data, (), context)
-    return found is not INVALID and not context.report and key_of(freeze(found)) == key_of(value)
+    return found is not INVALID and not context and key_of(freeze(found)) == key_of(value)
 
 
 def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> None:
-    context = Context(Report(), make=type(spec).of_values, catalog=catalog)
+    context = Context(catalog=catalog)
     found = checked_refs(catalog.call(spec.target).read(data, (), context, {}), context)
-    if context.report:
-        problem = context.report.problems[0]
+    if context:
+        problem = context.problems[0]
         raise ConfigError(
             where(spec, problem.path),
             f"the written data could not be read back: {problem.message}",

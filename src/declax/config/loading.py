@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import warnings
@@ -42,7 +43,7 @@ from declax.config._reading.readers import Reader
 from declax.config._reading.versions import dropped_text
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
-from declax.config.problems import Report, did_you_mean, path_text
+from declax.config.problems import did_you_mean, path_text
 from declax.config.specs import Spec
 from declax.errors import ConfigError, DepthError, MigrationWarning, describe, type_name
 from declax.training._transformation import description_of
@@ -82,23 +83,22 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
     >>> dx.spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
     True
     """
-    return _spec_of_source(cls, source, extra, migrate)
+    return _spec_of_document(cls, read_source(source), extra, migrate)
 
 
-def _spec_of_source(cls: Any, source: Source, extra: Iterable[Any], migrate: bool) -> Spec[Any]:
+def _spec_of_document(cls: Any, document: Document, extra: Iterable[Any], migrate: bool) -> Spec[Any]:
     """Reads a spec; a warning points at the line that called the public function."""
-    document = read_source(source)
-    report = Report()
-    report.extend(document.problems)
-    context = Context(report, migrate=migrate)
-    where = document.name or _name_of(cls)
+    context = Context(migrate=migrate)
+    context.extend(document.problems)
     found = structure(cls, document.data, context, extra)
-    if report:
-        raise report.error(where, document.place_of)
+    if isinstance(found, Spec) and not context.dropped:
+        return found
+    where = document.name or _name_of(cls)
+    if context:
+        raise context.error(where, document.place_of)
     if not isinstance(found, Spec):
         raise ConfigError(where, "the configuration describes no object", expected=_name_of(cls), got=describe(found))
-    if context.dropped:
-        warnings.warn(dropped_text(where, context.dropped), MigrationWarning, stacklevel=3)
+    warnings.warn(dropped_text(where, context.dropped), MigrationWarning, stacklevel=3)
     return found
 
 
@@ -154,7 +154,7 @@ def from_config(
     ((2, 3), None)
     """
     document = read_source(source)
-    spec = _spec_of_source(cls, document, extra, migrate)
+    spec = _spec_of_document(cls, document, extra, migrate)
     try:
         return Builder(spec, rngs).run()  # without Spec.check: the readers have checked each value
     except Exception as error:
@@ -166,9 +166,8 @@ def from_config(
 
 def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
     """The value of plain data for an annotation; INVALID if the report of the context has problems."""
-    context.catalog, context.make = catalog_for(tuple(extra)), Spec.of_values
-    found = context.catalog.root_reader(annotation).read(data, (), context)
-    return checked_refs(found, context)
+    context.catalog = catalog_for(tuple(extra))
+    return checked_refs(context.catalog.root_reader(annotation).read(data, (), context), context)
 
 
 def read_source(source: Source) -> Document:
@@ -308,7 +307,7 @@ def spec_of(model: M, /) -> Spec[M]:
 
 def _check_ties(model: Pytree, spec: Spec[Any], extractor: _SpecExtractor) -> None:
     """Raises if the model shares an object between places, and a model built from the spec would not."""
-    ties = [(paths, value) for paths, value in _ties(model) if extractor.count(value) < len(paths)]
+    ties = [(paths, value) for paths, value in _ties(model) if extractor.counts[id(value)] < len(paths)]
     if not ties:
         return
     try:
@@ -348,12 +347,8 @@ class _SpecExtractor:
     def __init__(self, root: object) -> None:
         self.name = type_name(type(root))
         self._seen: dict[int, KeyPath] = {}
-        self._counts: dict[int, int] = {}
+        self.counts: dict[int, int] = collections.defaultdict(int)  # of the places of a part, as a spec or a Ref
         self._kept: list[object] = []
-
-    def count(self, value: object) -> int:
-        """The number of places of a part in the spec, as a spec or a Ref."""
-        return self._counts.get(id(value), 0)
 
     def value(self, value: Any, path: KeyPath, reader: Reader | None = None) -> Any:
         """The spec of a part, the Ref to it, or a value as it is."""
@@ -364,7 +359,7 @@ class _SpecExtractor:
             raise DepthError(where, f"a model is nested more than {MAX_DEPTH} levels deep for a spec")
         is_part = isinstance(value, Pytree) and not isinstance(value, Variable)
         if is_part or type(value) in (list, dict):
-            self._counts[id(value)] = self._counts.get(id(value), 0) + 1
+            self.counts[id(value)] += 1
             first = self._seen.setdefault(id(value), path)
             if first is not path:
                 if path[: len(first)] != first:
@@ -377,9 +372,9 @@ class _SpecExtractor:
                 )
             self._kept.append(value)  # keeps the object alive, and with it the meaning of its id
         if isinstance(value, PartOverride):
-            return Spec.of_values(value.part, self._values(value.arguments, path))
+            return SpecData.of_values(value.part, self._values(value.arguments, path))
         if isinstance(value, Deferred):
-            return Spec.of_values(value._pytree__function, self._values(arguments_of(value), path))
+            return SpecData.of_values(value._pytree__function, self._values(arguments_of(value), path))
         if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, reader)):
             return self._spec(value, path)
         if isinstance(value, dict) or type(value) in (list, tuple):
@@ -440,28 +435,23 @@ class _SpecExtractor:
             else:
                 value = getattr(model, parameter.name, MISSING)
             if value is MISSING:
-                raise self._unknown(model, parameter.name, path, is_recorded(type(model), parameter.name))
+                raise self._unknown(type(model), parameter.name, path)
             if parameter.name == parameters.variadic:
                 value = tuple(value)
             if value is not parameter.default:
                 found[parameter.name] = value
         return found
 
-    def _unknown(self, model: Any, name: str, path: KeyPath, is_lost: bool) -> ConfigError:
-        where = f"{self.name}.{path_text((*path, name))}"
-        cls = type_name(type(model))
-        if is_lost:
-            return ConfigError(
-                where,
-                f"this {cls} has no record of the {name!r} that it was constructed with",
-                why=LOST_RECORD,
-                fix="dx.spec_of(model)      # before merge or tree.map; or keep the Spec that built the model",
+    def _unknown(self, cls: type, name: str, path: KeyPath) -> ConfigError:
+        problem, why = f"{type_name(cls)} takes {name!r}, but has no attribute of that name", None
+        fix = f"self.{name} = {name}      # in __init__; or a field, not an InitVar"
+        if is_recorded(cls, name):
+            problem, why = (
+                f"this {type_name(cls)} has no record of the {name!r} that it was constructed with",
+                LOST_RECORD,
             )
-        return ConfigError(
-            where,
-            f"{cls} takes {name!r}, but has no attribute of that name",
-            fix=f"self.{name} = {name}      # in __init__; or a field, not an InitVar",
-        )
+            fix = "dx.spec_of(model)      # before merge or tree.map; or keep the Spec that built the model"
+        return ConfigError(f"{self.name}.{path_text((*path, name))}", problem, why=why, fix=fix)
 
 
 def _is_constructed(value: Any, reader: Reader | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
@@ -10,6 +11,15 @@ from typing import Any, Final, TypeAlias, cast
 from declax.errors import ConfigError, suggest
 
 Path: TypeAlias = tuple[str | int, ...]
+
+KIND: Final = "kind"
+"""The key that selects a class."""
+
+REF: Final = "$ref"
+"""The key of a table that is a reference to another part."""
+
+EACH: Final = "*"
+"""The step of a path that selects each element."""
 
 MAX_PROBLEMS: Final = 100
 """The number of problems that a report keeps; further ones are counted."""
@@ -69,7 +79,7 @@ class Problem:
     @property
     def written(self) -> Path:
         """The path of the wrong text: for a reference, its key ``$ref``."""
-        return (*self.path, "$ref") if self.code.startswith("ref") else self.path
+        return (*self.path, REF) if self.code.startswith("ref") else self.path
 
     def __str__(self) -> str:
         place = str(self.place)
@@ -133,6 +143,25 @@ class Report:
             f"the configuration has {said}" + (f", of which the first {len(found)} are shown" if left else ""),
             problems=found,
         )
+
+
+_STEP: Final = re.compile(
+    r"""\.?(?P<name>[^.\[\]'"\s][^.\[\]]*) | \[(?P<index>\d+|\*)\] | \.?\[?(?P<quoted>'[^']*'|"[^"]*")\]?""", re.VERBOSE
+)
+
+
+def steps_of(text: str) -> tuple[str, ...] | None:
+    """The names, indices and ``*`` of a written path; None if it is not a path.
+
+    >>> steps_of("blocks[0].mixer.'a b'"), steps_of("blocks.*.hidden"), steps_of("a..b")
+    (('blocks', '0', 'mixer', 'a b'), ('blocks', '*', 'hidden'), None)
+    """
+    keys: list[str] = []
+    end = 0
+    while found := _STEP.match(text, end):
+        keys.append(found["name"] or found["index"] or found["quoted"][1:-1])
+        end = found.end()
+    return tuple(keys) if keys and end == len(text) and text[0] != "." else None
 
 
 def path_text(path: Path) -> str:

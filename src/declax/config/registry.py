@@ -111,12 +111,8 @@ def check_extra(extra: Iterable[Any]) -> None:
     """Raises if an extra target is not a class or function."""
     for kind in extra:
         if not callable(kind):
-            raise ConfigError(
-                "extra",
-                "an extra kind must be a class or function",
-                got=describe(kind),
-                fix="extra=[Attention]",
-            )
+            problem = "an extra kind must be a class or function"
+            raise ConfigError("extra", problem, got=describe(kind), fix="extra=[Attention]")
 
 
 def _returned_classes(function: Any) -> list[Any]:

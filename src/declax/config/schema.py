@@ -6,17 +6,19 @@ import contextlib
 import inspect
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from declax._fields.overrides import holds_parts
 from declax._typing import MISSING
 from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import KIND, SCHEMA, ChoiceReader
-from declax.config._reading.readers import REF, Reader, Schema
+from declax.config._reading.part_readers import SCHEMA, ChoiceReader
+from declax.config._reading.readers import Reader, Schema
 from declax.config._reading.versions import VERSION, version_of
 from declax.config._writing import DataWriter
+from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
@@ -51,9 +53,8 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
     catalog = catalog_for(tuple(extra))
     reader = catalog.root_reader(cls)
     if not isinstance(reader, ChoiceReader):
-        raise ConfigError(
-            "json_schema", "no configuration can describe this", expected="a class or a union", got=describe(cls)
-        )
+        problem = "no configuration can describe this"
+        raise ConfigError("json_schema", problem, expected="a class or a union", got=describe(cls))
     return Schemas(catalog).whole(reader)
 
 
@@ -96,6 +97,7 @@ class Schemas:
         return found
 
     def _free_name(self, tag: str) -> str:
+        tag = re.sub(r"[^\w.]+", "-", tag).strip("-") or "part"
         taken = {*self._names.values(), *self._definitions, _REFERENCE}
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
@@ -121,13 +123,25 @@ class Schemas:
         return made
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
-        found = reader.schema(self)
+        found = self._with_indices(parameter, reader)
         notes: Schema = {"description": parameter.help} if parameter.help else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)
         # this draft ignores keys next to `$ref`
         return {"allOf": [found], **notes} if notes and "$ref" in found else found | notes
+
+    def _with_indices(self, parameter: Parameter, reader: Reader) -> Schema:
+        """The schema of a value, or of a table of indices for the items that the class body declares."""
+        found = reader.schema(self)
+        default = parameter.default
+        if not isinstance(default, (list, tuple)) or not holds_parts(default) or "table" in reader.words:
+            return found
+        items = {
+            str(i): below.schema(self) for i in range(len(default)) if (below := reader.below(default, i)) is not None
+        }
+        table = {"type": "object", "properties": items, "additionalProperties": False, "minProperties": 1}
+        return {"anyOf": [found, table]}
 
     def data(self, value: object, reader: Reader) -> Any:
         """A value as the data from which a reader reads it."""
@@ -155,11 +169,11 @@ class Schemas:
         }
         return {"$ref": f"#/definitions/{_REFERENCE}"}
 
-    def noun(self, choices: Mapping[str, Any], noun: str) -> str:
+    def noun(self, names: Sequence[str], noun: str) -> str:
         """The name of the definition for a choice between classes."""
-        if len(choices) <= _MAX_NAMED:
-            return "-or-".join(choices)
-        return re.sub(r"[^A-Za-z0-9_]+", "-", noun.partition(" ")[2]).strip("-")
+        if len(names) == 1:
+            return f"{names[0]}-or-reference"
+        return "-or-".join(names) if len(names) <= _MAX_NAMED else noun.partition(" ")[2]
 
 
 def first_paragraph(target: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -15,7 +16,7 @@ from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._editing import SpecDiff, diff, get, replace
-from declax.config._printing import fingerprint, spec_text, to_python, tree_text
+from declax.config._printing import canonical_text, spec_text, to_python, tree_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
@@ -152,7 +153,7 @@ class Spec(SpecData, Generic[M_co]):
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
         'd9a9cf6a'
         """
-        return fingerprint(self, full=full)
+        return hashlib.sha256(canonical_text(self, full=full).encode()).hexdigest()
 
     def to_python(self, *, name: str = "model", rngs: str = "dx.Rngs(0)") -> str:
         """A program of constructor calls that builds the same object as `build`.
@@ -210,6 +211,9 @@ class Spec(SpecData, Generic[M_co]):
 
     def __str__(self) -> str:
         return tree_text(self)
+
+
+SpecData.public = Spec
 
 
 @overload

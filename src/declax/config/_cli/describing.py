@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
-from declax.config._editing import EACH, parse_path
+from declax.config._editing import parse_path
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Parameter, parameters_of, target_name
-from declax.config._reading.part_readers import KIND, CallReader, ChoiceReader, InitializerReader, UnionReader
+from declax.config._reading.part_readers import CallReader, ChoiceReader, InitializerReader, UnionReader
 from declax.config._reading.readers import CheckedReader, ListReader, Reader
-from declax.config.problems import did_you_mean
+from declax.config.problems import EACH, KIND, did_you_mean
 from declax.config.schema import first_paragraph
 from declax.errors import ConfigError
 
@@ -79,7 +79,7 @@ def _parts(reader: Reader) -> tuple[str, Mapping[str, Any]]:
     """The path to an item of a parameter, and the classes that it allows, if these are few."""
     if isinstance(reader, CheckedReader):
         return _parts(reader.reader)
-    if isinstance(reader, ListReader):
+    if isinstance(reader, ListReader) and reader.item is not None:
         item, choices = _parts(reader.item)
         return f"[*]{item}", choices
     if isinstance(reader, UnionReader):

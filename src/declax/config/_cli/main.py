@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 
-from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
+from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import load_target, read_words
 from declax.config._cli.parsing import completion_script, declax_parser
 
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     is_json = "--format=json" in given or ("--format", "json") in itertools.pairwise(given)
     output = Output(is_json=is_json)  # known before parsing, since errors of parsing have this format too
-    with ending_with_the_pipe(), output.running():
+    with output.running():
         options = declax_parser().parse_words(given)
         if options.command == "completion":
             write(completion_script(options.shell, options.completed))

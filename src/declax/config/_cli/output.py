@@ -76,25 +76,23 @@ class Output:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None, None, None]:
-        """Prints errors, and the JSON at the end; with JSON, other output goes to the standard error."""
-        with contextlib.redirect_stdout(sys.stderr) if self.is_json else contextlib.nullcontext(), self.catching():
-            yield
-        if self.is_json:
-            found = self._found[0] if len(self._found) == 1 and not self._has_runs else self._found
-            write(format_json(found), "json")
+        """Prints errors, and the JSON at the end; with JSON, other output goes to the standard error.
 
-
-@contextlib.contextmanager
-def ending_with_the_pipe() -> Generator[None, None, None]:
-    """Ends the program without a traceback if ``head`` or the like closes the pipe."""
-    try:
+        Ends the program without a traceback if ``head`` or the like closes the pipe.
+        """
+        to_stderr = contextlib.redirect_stdout(sys.stderr) if self.is_json else contextlib.nullcontext()
         try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
-        raise SystemExit(_CLOSED_PIPE) from None
+            try:
+                with to_stderr, self.catching():
+                    yield
+                if self.is_json:
+                    found = self._found[0] if len(self._found) == 1 and not self._has_runs else self._found
+                    write(format_json(found), "json")
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
+            raise SystemExit(_CLOSED_PIPE) from None
 
 
 def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:

@@ -16,9 +16,21 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from declax.config._cli.output import usage_error
-from declax.config._files.documents import REF, Document, float_of
+from declax.config._files.documents import Document, float_of
 from declax.config._files.reading import FORMATS, read_document
-from declax.config.problems import Path, Place, Problem, Report, did_you_mean, path_text, shown
+from declax.config.problems import (
+    EACH,
+    KIND,
+    REF,
+    Path,
+    Place,
+    Problem,
+    Report,
+    did_you_mean,
+    path_text,
+    shown,
+    steps_of,
+)
 from declax.errors import ConfigError, suggest
 
 MAX_RUNS: Final = 10_000
@@ -27,11 +39,9 @@ MAX_RUNS: Final = 10_000
 _P = TypeVar("_P")
 T = TypeVar("T")
 
-_KIND: Final = "kind"
 _ORIGIN: Final = "command line: "
-_EACH: Final = "*"
-_PATH: Final = re.compile(r"(?:[^.\[\]=]+|\[(?:\d+|\*)\])(?:\.[^.\[\]=]+|\[(?:\d+|\*)\])*")
-PART: Final = re.compile(r"[^.\[\]]+")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.\d+|\d+\.)(?:[eE][-+]?\d+)?")  # of Python; TOML has a digit on both sides
+_ENTRY: Final = re.compile(r"\s*([\w-]+)\s*=\s*(.*?)\s*", re.DOTALL)
 
 
 class Override(NamedTuple):
@@ -58,7 +68,7 @@ class Run(NamedTuple):
         made = _OverriddenDocument(self.source)
         for override, value, other in self.chosen:
             made.apply(override, other if override.origin in others else value)
-        return made.document()
+        return made
 
 
 def is_override(word: str) -> bool:
@@ -68,7 +78,7 @@ def is_override(word: str) -> bool:
     (True, True, False)
     """
     path = word[1:] if word.startswith("~") else word.partition("=")[0]
-    return (word.startswith("~") or "=" in word) and _PATH.fullmatch(path) is not None
+    return (word.startswith("~") or "=" in word) and "=" not in path and steps_of(path) is not None
 
 
 def parse_override(word: str) -> Override:
@@ -90,7 +100,7 @@ def parse_override(word: str) -> Override:
 
 
 def _path(text: str) -> Path:
-    return tuple(int(part) if part.isdecimal() else part for part in PART.findall(text))
+    return tuple(int(step) if step.isdecimal() else step for step in steps_of(text) or ())
 
 
 def _split(text: str) -> Iterator[str]:
@@ -112,7 +122,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Any:
-    """The value of a string: a TOML value, a JSON table, a list of such values, or the string itself."""
+    """The value of a string: of TOML, Python's floats, JSON tables, lists and tables of these; or the string itself."""
     if text == "null":
         return None
     try:
@@ -125,16 +135,20 @@ def _value(text: str) -> Any:
     if text.startswith("[") and text.endswith("]"):
         return [_value(part.strip()) for part in _split(text[1:-1])]
     try:
+        if _FLOAT.fullmatch(text):
+            return float_of(text)
         return json.loads(text, parse_float=float_of) if text.startswith("{") else text
     except ValueError:
-        return text
+        found = [_ENTRY.fullmatch(part) for part in _split(text[1:-1])]
+        is_table = text.endswith("}") and all(found)
+        return {entry[1]: _value(entry[2]) for entry in found if entry} if is_table else text
 
 
 def _other(text: str, value: Any) -> Any:
     """The other reading of a value: its text, or the bool or number that an unquoted string spells in Python.
 
-    >>> _other("3", 3), _other("True", "True"), _other(".5", ".5"), _other("007", "007"), _other("high", "high")
-    ('3', True, 0.5, 7, 'high')
+    >>> _other("3", 3), _other("True", "True"), _other("007", "007"), _other("high", "high")
+    ('3', True, 7, 'high')
     """
     if not isinstance(value, str):
         return text
@@ -167,32 +181,24 @@ def _short(value: Any) -> str:
     return str(value) if isinstance(value, (str, list, dict)) else shown(value)
 
 
-class _OverriddenDocument:
-    """Applies overrides to a copy of the data, and updates the places."""
+class _OverriddenDocument(Document):
+    """A copy of a document, to which overrides are applied; updates the places."""
 
-    def __init__(self, document: Document) -> None:
-        self._before = document
-        self._data = _copied(document.data)
-        self._problems: list[Problem] = []
-        self._origins: dict[Path, Place] = {}
+    def __init__(self, before: Document) -> None:
         self._moves: list[tuple[Path, int | None]] = []
-
-    def document(self) -> Document:
-        before, moves = self._before, self._moves
-        return Document(
+        find_places = before.find_places
+        super().__init__(
             before.name,
-            self._data,
-            self._problems,
-            lambda: functools.reduce(_moved, moves, before.find_places()),
-            self._origins,
+            _copied(before.data),
+            find_places=lambda: functools.reduce(_moved, self._moves, find_places()),
         )
 
     def apply(self, override: Override, value: Any) -> None:
         """Sets or removes a value at each place that an override selects."""
         for path, holder in self._holders(override):
             keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
-            if not keys and override.path[-1] != _EACH:
-                self._problems.append(_no_member(holder, override.path[-1], path, override))
+            if not keys and override.path[-1] != EACH:
+                self.problems.append(_no_member(holder, override.path[-1], path, override))
             for key in reversed(keys):
                 if not override.is_removal:
                     self._set(override, path, holder, key, copy.deepcopy(value))
@@ -202,36 +208,36 @@ class _OverriddenDocument:
                 else:
                     del holder[key]
                     self._move(path, key)
-                    _move_refs(self._data, path, key)
+                    _move_refs(self.data, path, key)
 
     def _holders(self, override: Override) -> list[tuple[Path, Any]]:
         """The tables and lists in which an override sets a value; empty, with a problem, if the path does not exist.
 
-        Missing tables are created, since the parameter may have a default. Setting ``kind`` replaces a name, number or
-        reference by a table, and appends a table to a list.
+        Missing tables are created, also with indices as keys, since the parameter may have a default. Setting ``kind``
+        replaces a name, number or reference by a table, and appends a table to a list.
         """
         *way, last = override.path
-        found: list[tuple[Path, Any]] = [((), self._data)]
+        found: list[tuple[Path, Any]] = [((), self.data)]
         for depth, key in enumerate(way):
-            is_replaced = depth == len(way) - 1 and last in (_KIND, REF)
-            is_tagged = is_replaced and last == _KIND
-            is_named = all(isinstance(k, str) and k != _EACH for k in way[depth:])
-            may_make = not override.is_removal and (is_tagged or is_named)
+            is_replaced = depth == len(way) - 1 and last in (KIND, REF)
+            is_tagged = is_replaced and last == KIND
+            may_make = not override.is_removal and (is_tagged or EACH not in way[depth:])
             inside: list[tuple[Path, Any]] = []
             for at, holder in found:
-                for name in _keys_at(holder, key, may_add=may_make):
-                    if may_make:
+                may_add = is_tagged if isinstance(holder, list) else may_make
+                for name in _keys_at(holder, key, may_add=may_add):
+                    if may_add:
                         self._make_table(override, (*at, name), holder, is_tagged=is_tagged)
                     inside.append(((*at, name), holder[name]))
             references = [(path, child[REF]) for path, child in inside if not is_replaced and _refers(child)]
             if references:
-                self._problems.append(_into_reference(override, *references[0]))
+                self.problems.append(_into_reference(override, *references[0]))
                 return []
             known = inside or found
             found = [(at, child) for at, child in inside if isinstance(child, (dict, list))]
             if not found:
                 at, holder = known[0]
-                self._problems.append(_no_member(holder, override.path[depth + bool(inside)], at, override))
+                self.problems.append(_no_member(holder, override.path[depth + bool(inside)], at, override))
                 return []
         return found
 
@@ -243,12 +249,12 @@ class _OverriddenDocument:
 
     def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
         """Sets a value; a new kind also clears the other values of its table, so it must be the first override."""
-        if key == _KIND and isinstance(holder, dict) and (holder.get(_KIND, value) != value or REF in holder):
+        if key == KIND and isinstance(holder, dict) and (holder.get(KIND, value) != value or REF in holder):
             size = len(path)
-            given = [at for at in self._origins if at[:size] == path and at[size:] not in ((), (_KIND,))]
+            given = [at for at in self.origins if at[:size] == path and at[size:] not in ((), (KIND,))]
             if given:
-                hint = f"write {override.text} before {str(self._origins[given[0]]).removeprefix(_ORIGIN)}"
-                self._problems.append(_problem(override, "kind must precede the other values of its table", hint=hint))
+                hint = f"write {override.text} before {str(self.origins[given[0]]).removeprefix(_ORIGIN)}"
+                self.problems.append(_problem(override, "kind must precede the other values of its table", hint=hint))
             holder.clear()
             self._note(path, override)
         _assign(holder, key, value)
@@ -256,11 +262,11 @@ class _OverriddenDocument:
 
     def _note(self, path: Path, override: Override) -> None:
         self._move(path, None)
-        self._origins[path] = Place(override.origin)
+        self.origins[path] = Place(override.origin)
 
     def _move(self, path: Path, index: int | None) -> None:
         self._moves.append((path, index))
-        self._origins = _moved(self._origins, (path, index))
+        self.origins = _moved(self.origins, (path, index))
 
 
 def _copied(data: Any) -> Any:
@@ -289,7 +295,7 @@ def _keys(holder: Any) -> Collection[Any]:
 
 def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
     """The keys that an item of a path selects in a table or list, including a new one if it may be added."""
-    if key == _EACH:
+    if key == EACH:
         return list(_keys(holder))
     if isinstance(holder, dict):
         return [str(key)] if may_add or str(key) in holder else []
@@ -326,7 +332,7 @@ def _move_refs(data: Any, path: Path, index: int) -> None:
 
 def _into_reference(override: Override, path: Path, target: str) -> Problem:
     inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
-    hint = f"override the part itself at {inner}, or replace the reference with {path_text((*path, _KIND))}=..."
+    hint = f"override the part itself at {inner}, or replace the reference with {path_text((*path, KIND))}=..."
     return _problem(override, f"this is a reference to {target}", path=path, hint=hint)
 
 
@@ -338,11 +344,11 @@ def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> P
         name = f"item {key}" if isinstance(holder, list) else repr(key)
         message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
-    if hint is None and _EACH in override.path[len(path) + 1 :] and isinstance(holder, dict) and override.values:
-        each = ".".join(str(part) for part in override.path if part != _EACH)
+    if hint is None and EACH in override.path[len(path) + 1 :] and isinstance(holder, dict) and override.values:
+        each = ".".join(str(part) for part in override.path if part != EACH)
         hint = f"{each}={_short(override.values[0])} changes all elements of a dx.repeat"
     if isinstance(holder, list) and key == len(holder) and not override.is_removal:
-        hint = f"{path_text((*path, key, _KIND))}=... appends an item"
+        hint = f"{path_text((*path, key, KIND))}=... appends an item"
     return _problem(override, message, path=path, hint=hint)
 
 

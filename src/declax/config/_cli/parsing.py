@@ -32,13 +32,18 @@ class Parser(argparse.ArgumentParser):
         self.arguments.append(action)
         return action
 
-    def add_command(self, name: str, about: str, words: str | None, *examples: str) -> Parser:
-        """Adds a command; it takes words if their help is given."""
+    def add_options(self, names: str) -> None:
+        for name in names.split():
+            self.add_argument(name, **_OPTIONS[name])
+
+    def add_command(self, name: str, about: str, words: str | None, options: str, *examples: str) -> Parser:
+        """Adds a command with some of the options; it takes words if their help is given."""
         if self._made is None:
             self._made = self.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
         made: Parser = self._made.add_parser(name, help=about, description=about, epilog=_examples(*examples))
         if words is not None:
             made.add_argument("words", nargs="*", metavar="WORD", help=words)
+        made.add_options(options)
         self.commands[name] = made
         return made
 
@@ -70,6 +75,23 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--check": {"action": "store_true", "help": "only check the configuration"},
+    "--show": {"action": "store_true", "help": "print the resolved configuration as JSON"},
+    "--full": {"action": "store_true", "help": "include all defaults"},
+    "--migrate": {"action": "store_true", "help": "accept old names and versions"},
+    "--schema": {"action": "store_true", "help": "print the JSON schema, for editors"},
+    "--input": {
+        "action": "append",
+        "default": [],
+        "metavar": "TYPE",
+        "help": "the type of an input, such as float32[8,28,28,1]; repeat it for several inputs",
+    },
+    "--seed": {"type": int, "default": 0, "help": "the seed of the random streams (default 0)"},
+    "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
+}
+
+
 def declax_parser() -> Parser:
     parser = Parser(
         prog="declax",
@@ -77,9 +99,34 @@ def declax_parser() -> Parser:
         epilog=_examples("check models:Net net.toml", "show models:Net", "COMMAND --help"),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    _add_commands(parser)
-    completion = parser.add_command(
-        "completion", "print a script that completes commands and options in a shell", None,
+    add = parser.add_command
+    add(
+        "check", "check configurations and list all mistakes", _WORDS, "--migrate --format",
+        "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
+    )  # fmt: skip
+    show = add(
+        "show", "show the parameters of a class, or a resolved configuration", _PART, "",
+        "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
+        "show settings:Run run.toml model --format python",
+    )  # fmt: skip
+    languages = ("toml", "json", "yaml", "python")
+    show.add_argument("--format", choices=languages, default="toml", help="the output format (default toml)")
+    show.add_options("--full --migrate")
+    add(
+        "summary", "count parameters and bytes, without allocating arrays", _PART, "--input --format",
+        "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
+    )  # fmt: skip
+    add(
+        "build", "build the model and summarize it", _PART, "--seed --format",
+        "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
+    )  # fmt: skip
+    words = "module:Class, two files, and overrides"
+    add("diff", "list the differences between two configurations", words, "", "diff models:Net a.toml b.toml")
+    about = "write the JSON schema of a class, for editors"
+    schema = add("schema", about, "module:Class", "", "schema models:Net -o net.schema.json")
+    schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
+    completion = add(
+        "completion", "print a script that completes commands and options in a shell", None, "",
         'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS)
@@ -88,70 +135,17 @@ def declax_parser() -> Parser:
     return parser
 
 
-def _add_commands(parser: Parser) -> None:
-    check = parser.add_command(
-        "check", "check configurations and list all mistakes", _WORDS,
-        "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
-    )  # fmt: skip
-    _add_migrate(check)
-    _add_format(check)
-    show = parser.add_command(
-        "show", "show the parameters of a class, or a resolved configuration", _PART,
-        "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
-        "show settings:Run run.toml model --format python",
-    )  # fmt: skip
-    _add_format(show, ("toml", "json", "yaml", "python"), "the output format (default toml)")
-    show.add_argument("--full", action="store_true", help="include all defaults")
-    _add_migrate(show)
-    summary = parser.add_command(
-        "summary", "count parameters and bytes, without allocating arrays", _PART,
-        "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
-    )  # fmt: skip
-    about = "the type of an input, such as float32[8,28,28,1]; repeat it for several inputs"
-    summary.add_argument("--input", action="append", default=[], metavar="TYPE", help=about)
-    _add_format(summary)
-    build = parser.add_command(
-        "build", "build the model and summarize it", _PART,
-        "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
-    )  # fmt: skip
-    build.add_argument("--seed", type=int, default=0, help="the seed of the random streams (default 0)")
-    _add_format(build)
-    parser.add_command(
-        "diff", "list the differences between two configurations", "module:Class, two files, and overrides",
-        "diff models:Net a.toml b.toml",
-    )  # fmt: skip
-    schema = parser.add_command(
-        "schema", "write the JSON schema of a class, for editors", "module:Class",
-        "schema models:Net -o net.schema.json",
-    )  # fmt: skip
-    schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
-
-
 def script_parser(about: str) -> Parser:
     parser = Parser(epilog=about)
     words = f"a configuration file ({_FILES}), and overrides of its values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
-    parser.add_argument("--check", action="store_true", help="only check the configuration")
-    parser.add_argument("--show", action="store_true", help="print the resolved configuration as JSON")
-    parser.add_argument("--full", action="store_true", help="include all defaults")
-    _add_migrate(parser)
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+    parser.add_options("--check --show --full --migrate --schema")
     return parser
 
 
 def _examples(*lines: str) -> str:
     commands = (line if line.startswith("eval") else f"declax {line}" for line in lines)
     return "\n".join(["examples:", *(f"  {command}" for command in commands)])
-
-
-def _add_migrate(parser: Parser) -> None:
-    parser.add_argument("--migrate", action="store_true", help="accept old names and versions")
-
-
-def _add_format(
-    parser: Parser, choices: Sequence[str] = ("text", "json"), about: str = "json: one JSON document, errors too"
-) -> None:
-    parser.add_argument("--format", choices=choices, default=choices[0], help=about)
 
 
 # --- completion -----------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table
-from declax.config._cli.output import Output, ending_with_the_pipe, usage_error, write
+from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import read_all, read_words
 from declax.config._cli.parsing import script_parser
 from declax.config._files.formatting import format_json
@@ -100,7 +100,7 @@ def cli(
     """
     given = sys.argv[1:] if argv is None else argv
     output, extra = Output(is_json="--show" in given), tuple(extra)
-    with ending_with_the_pipe(), output.running():
+    with output.running():
         about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
         options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
         if options.schema:

@@ -33,16 +33,15 @@ _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
 def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, Spec[Any]]]:
-    read = functools.partial(spec_from_config, cls, migrate=migrate)
-    return [(run, spec if words.part is None else _part_of(spec, words.part)) for run, spec in read_all(words, read)]
-
-
-def _part_of(spec: Spec[Any], part: str) -> Spec[Any]:
-    found = spec[part]
-    if not isinstance(found, Spec):
-        expected = "a part that a table describes at this path"
-        raise ConfigError(f"{target_name(spec.target)}.{part}", "not a part", expected=expected, got=describe(found))
-    return found
+    found = read_all(words, functools.partial(spec_from_config, cls, migrate=migrate))
+    if words.part is None:
+        return found
+    parts = [(run, spec[words.part]) for run, spec in found]
+    for _, part in parts:
+        if not isinstance(part, Spec):
+            expected = "a part that a table describes at this path"
+            raise ConfigError(f"{target_name(cls)}.{words.part}", "not a part", expected=expected, got=describe(part))
+    return parts
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from declax.config.problems import NOWHERE, Path, Place, Problem
+from declax.config.problems import NOWHERE, REF, Path, Place, Problem
 from declax.errors import ConfigError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -16,9 +16,6 @@ MAX_DEPTH: Final = 64
 
 MAX_NODES: Final = 200_000
 """The number of values in a file or list; a value that a YAML alias repeats counts each time."""
-
-REF: Final = "$ref"
-"""The key of a table that is a reference to another part."""
 
 TOO_DEEP: Final = f"tables and lists are nested more than {MAX_DEPTH} levels deep"
 

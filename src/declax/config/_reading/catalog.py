@@ -59,7 +59,6 @@ from declax.config._reading.readers import (
     PathReader,
     Reader,
     StrReader,
-    TupleReader,
     is_only_typed,
     precisions,
 )
@@ -119,27 +118,25 @@ class Catalog:
         if parameter.owner is List:  # its parameter `elements` is one list
             annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
         reader = self.reader(annotation, default)
-        by_default = self._by_default(parameter, default) if isinstance(reader, AnyReader) else None
-        if by_default is None:
+        narrowed = self._narrowed(parameter.owner, default) if isinstance(reader, AnyReader) else []
+        if narrowed:
+            reader = UnionReader(narrowed)
+        else:
             _check_resolved(parameter)
-        reader = by_default or reader
         return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
 
-    def _by_default(self, parameter: Parameter, default: object) -> Reader | None:
-        """The reader of an open annotation, if the default narrows it."""
-        if parameter.owner is Sequential:
+    def _narrowed(self, owner: Any, default: object) -> list[Reader]:
+        """The readers of an open annotation that the default narrows; empty if it does not."""
+        if owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
-            return UnionReader([ListReader(UnionReader(layer), list), *layer])
+            return [ListReader(UnionReader(layer), list), *layer]
         if is_dtype(default):
-            return UnionReader([DtypeReader(), _SIMPLE[type(None)]])
+            return [DtypeReader(), _SIMPLE[type(None)]]
         if isinstance(default, NamedInitializer):
-            return UnionReader([self.initializer, _SIMPLE[type(None)]])
-        if (
-            isinstance(default, types.FunctionType)
-            or choice_tables.name_in(choice_tables.ACTIVATIONS, default) is not None
-        ):
-            return UnionReader([self._function(default), _SIMPLE[type(None)]])
-        return None
+            return [self.initializer, _SIMPLE[type(None)]]
+        is_activation = choice_tables.name_in(choice_tables.ACTIVATIONS, default) is not None
+        is_function = is_activation or isinstance(default, types.FunctionType)
+        return [self._function(default), _SIMPLE[type(None)]] if is_function else []
 
     def reader(self, annotation: Any, default: object = MISSING) -> Reader:
         if holds_parts(default):
@@ -245,7 +242,7 @@ class Catalog:
         if _is_function(origin):
             return self._function(default, origin)
         if _is_array_type(origin):
-            return _scalar_of(origin)
+            return _of_jaxtyping(origin)
         if isinstance(origin, type):
             return self._of_class(origin, typing.get_args(member), member, default)
         return ObjectReader(None, f"a value that is annotated {annotation_text(member)}")
@@ -258,15 +255,15 @@ class Catalog:
             return PathReader(origin)
         if origin is tuple and args and args[-1] is not Ellipsis:
             pairs = itertools.zip_longest([] if args == ((),) else args, declared[: len(args)], fillvalue=MISSING)
-            return TupleReader([self.reader(arg, item) for arg, item in pairs])
+            return ListReader(None, tuple, [self.reader(arg, item) for arg, item in pairs])
         make = _LISTS.get(origin)
         if make is not None:
-            item = self.reader(args[0]) if args else self.anything
+            item = self._with_classes_of(default).reader(args[0]) if args else self.anything
             first = [self.reader(args[0], item) for item in declared] if args else []
-            return ListReader(item, make, keeps_parts=origin in _SEQUENCES, declared=first)
+            return ListReader(item, make, first, keeps_parts=origin in _SEQUENCES)
         if origin in _MAPPINGS and len(args) == 2:
             named = {key: (self.reader(args[1], item), item) for key, item in dict(declared).items()}
-            return MappingReader(self.reader(args[0]), self.reader(args[1]), named)
+            return MappingReader(self.reader(args[0]), self._with_classes_of(default).reader(args[1]), named)
         if origin in _MAPPINGS:
             return self.anything.table
         if origin is complex:
@@ -277,6 +274,18 @@ class Catalog:
             return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
         hint = "add its implementations with dx.register_kind, or extra=[...]"
         return ObjectReader(origin, f"a {annotation_text(member)}", hint)
+
+    def _with_classes_of(self, default: Any) -> Catalog:
+        """The catalog in which the classes of the parts in a default are choices for its other items too."""
+        held = (
+            default.values()
+            if isinstance(default, dict)
+            else default
+            if isinstance(default, (list, tuple))
+            else [default]
+        )
+        made = dict.fromkeys(part.function for part in held if isinstance(part, DeclaredPart))
+        return catalog_for(tuple(dict.fromkeys((*self.extra, *made)))) if made else self
 
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
         """The reader of names of functions: activations, registered functions, and the default."""
@@ -341,8 +350,8 @@ def _is_array_type(member: Any) -> bool:
     return hasattr(member, "array_type") and hasattr(member, "dtypes")
 
 
-def _scalar_of(member: Any) -> Reader:
-    """The reader of a jaxtyping annotation: a number if it has no axes."""
+def _of_jaxtyping(member: Any) -> Reader:
+    """The reader of an annotation of jaxtyping: a number if it has no axes."""
     if getattr(member, "dim_str", "").strip():
         return _array_reader(member, member)
     kinds = {str(dtype).rstrip("0123456789_") for dtype in member.dtypes}

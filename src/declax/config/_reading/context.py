@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Hashable
+from typing import Any, Final
 
 from declax.config._data import SpecData
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
@@ -16,40 +16,32 @@ class _Invalid(enum.Enum):
     INVALID = "INVALID"
 
 
-Make: TypeAlias = Callable[[Any, Mapping[str, Any]], SpecData]
-
 INVALID: Final = _Invalid.INVALID
 """The result of a reader for invalid data; the report has the problem."""
 
 
-class Context:
-    """The problems and references that readers collect from one configuration."""
+class Context(Report):
+    """What the readers collect while they read one configuration: problems, parts, references and removed keys."""
 
-    def __init__(
-        self,
-        report: Report,
-        *,
-        migrate: bool = False,
-        make: Make = SpecData.of_values,
-        catalog: Any = None,
-    ) -> None:
-        self.report = report
-        self.make = make
+    def __init__(self, *, migrate: bool = False, catalog: Any = None) -> None:
+        super().__init__()
         self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
         self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
         self.migrate = migrate
+        self.max_depth = MAX_DEPTH
         self.dropped: list[tuple[Path, str, Any]] = []
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
-    def visit(self, spec: SpecData, path: Path, call: Any = None) -> None:
+    def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
         """Checks the arguments of a spec with the given `CallReader`, or that of its target."""
         if self.catalog is not None:
             (call or self.catalog.call(spec.target)).check(spec, path, self)
 
     def trial(self) -> Context:
         """The context for trying one member of a union; trials share the parts that they have read."""
-        attempt = Context(Report(), migrate=self.migrate, make=self.make, catalog=self.catalog)
+        attempt = Context(migrate=self.migrate, catalog=self.catalog)
+        attempt.max_depth = self.max_depth
         attempt.known = {} if self.known is None else self.known
         return attempt
 
@@ -57,20 +49,17 @@ class Context:
         self.refs += attempt.refs
         self.dropped += attempt.dropped
         self.parts.update(attempt.parts)
-        self.take_problems(attempt)
-
-    def take_problems(self, attempt: Context) -> None:
-        self.report.extend(attempt.report.problems)
-        self.report.count += attempt.report.count - len(attempt.report.problems)
+        self.extend(attempt.problems)
+        self.count += attempt.count - len(attempt.problems)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
         got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
-        self.report.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
+        self.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
         return INVALID
 
     def is_too_deep(self, path: Path) -> bool:
         """Whether a table or list is nested too deeply, for example because it contains itself."""
-        if len(path) < MAX_DEPTH:
+        if len(path) < self.max_depth:
             return False
-        self.report.add("too-deep", path, TOO_DEEP, hint="flatten them")
+        self.add("too-deep", path, TOO_DEEP, hint="flatten them")
         return True

@@ -49,10 +49,6 @@ class Parameter:
         is_variadic = self.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return self.default is MISSING and self.default_factory is None and not is_variadic
 
-    @property
-    def is_positional(self) -> bool:
-        return self.kind in _POSITIONAL
-
     def make_default(self) -> object:
         return self.default if self.default_factory is None else self.default_factory()
 
@@ -69,6 +65,7 @@ class Parameters:
     needs_rngs: bool
     required: tuple[str, ...]
     positional: tuple[str, ...]
+    positional_only: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -130,7 +127,8 @@ def _read(target: Target) -> Parameters:
         rngs is not None,
         rngs is not None and rngs.default is inspect.Parameter.empty,
         tuple(name for name, p in found.items() if p.is_required),
-        tuple(name for name, p in found.items() if p.is_positional),
+        tuple(name for name, p in found.items() if p.kind in _POSITIONAL),
+        tuple(name for name, p in found.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY),
     )
 
 

@@ -13,7 +13,7 @@ from declax._classes.pytree import Pytree
 from declax._fields.overrides import DeclaredPart
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, frozen_default, is_repeated, thaw
 from declax.config._reading import choice_tables
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import (
@@ -28,9 +28,9 @@ from declax.config._reading.parameters import (
 )
 from declax.config._reading.readers import (
     INT,
-    REF,
     TUPLE,
     WORDS,
+    CheckedReader,
     EnumReader,
     IntReader,
     ListReader,
@@ -38,7 +38,6 @@ from declax.config._reading.readers import (
     Reader,
     Schema,
     StrReader,
-    TupleReader,
     WrappingReader,
     checked,
     describes,
@@ -48,7 +47,7 @@ from declax.config._reading.readers import (
     read_ref,
 )
 from declax.config._reading.versions import MIGRATE, VERSION, removal_of, upgraded
-from declax.config.problems import Path, did_you_mean, shown
+from declax.config.problems import KIND, REF, Path, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.errors import ConfigError, DeclaxError
 from declax.initializers import NamedInitializer
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from declax.config._reading.catalog import Catalog
     from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
-
-KIND: Final = "kind"
 
 SCHEMA: Final = "$schema"
 """A key at the root that names the schema for editors; readers ignore it."""
@@ -93,12 +90,19 @@ class ChoiceReader(Reader):
         self.objects: tuple[type, ...] = tuple(objects)  # the classes whose instances are valid values
         self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
         self.declared = declared
-        names = {**choices, **({} if declared is None or choices else {target_name(declared): declared})}
-        self.expected: str = f"a table of {one_of(names) if len(names) <= 8 else noun}"
+        self._names = list(choices) if choices or declared is None else [target_name(declared)]
+        self.expected: str = f"a table of {one_of(self._names) if len(self._names) <= 8 else noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
-            return self._no_table(value, path, context)
+            if isinstance(value, SpecData) and self.holds(value):
+                context.check(value, path, self.call_of(value.target))
+                return value
+            if isinstance(value, Ref) or self.holds(value):
+                return self.accept(value, path, context)
+            is_tag = isinstance(value, str) and value in self.choices
+            line = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
+            return self.wrong(value, path, context, line if is_tag else None)
         if REF in value:
             return read_ref(value, path, context, self)
         if context.is_too_deep(path):
@@ -120,18 +124,11 @@ class ChoiceReader(Reader):
             return choice_tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
         return WORDS.get(type(value)) is None and isinstance(value, self.objects)
 
-    def visit(self, value: Any, path: Path, context: Context) -> None:
-        if isinstance(value, SpecData):
-            context.visit(value, path, self.call_of(value.target))
-        else:
-            super().visit(value, path, context)
-
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        name = self.only + "-or-reference" if self.only else schemas.noun(self.choices, self.noun)
-        return schemas.shared(self, name)
+        return schemas.shared(self, schemas.noun(self._names, self.noun))
 
     def definition(self, schemas: Schemas, itself: Schema) -> Schema:
         declared = {} if self.declared is None else {self.declared.name: self.declared}
@@ -143,19 +140,13 @@ class ChoiceReader(Reader):
         return self.catalog.call(target, self.annotations.get(target))
 
     def _read_table(self, value: Mapping[str, Any], path: Path, context: Context) -> Any:
-        if self.declared is not None and KIND not in value:
-            return self.call_of(self.declared).read(value, path, context, self.choices)
-        tag = self.tag(value, path, context)
-        return INVALID if tag is None else self.call_of(self.choices[tag]).read(value, path, context, self.choices)
-
-    def _no_table(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, Ref) or self.holds(value):
-            self.visit(value, path, context)
-            return value
-        hint = None
-        if isinstance(value, str) and value in self.choices:
-            hint = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
-        return self.wrong(value, path, context, hint)
+        target: Any = self.declared
+        if target is None or KIND in value:
+            tag = self.tag(value, path, context)
+            if tag is None:
+                return INVALID
+            target = self.choices[tag]
+        return self.call_of(target).read(value, path, context, self.choices)
 
     def tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
         tag = table.get(KIND, MISSING)
@@ -165,7 +156,7 @@ class ChoiceReader(Reader):
             fits = [name for name, choice in self.choices.items() if table.keys() <= set(_names(choice)) | {VERSION}]
             line = f'{KIND} = "{fits[0]}"' if len(fits) == 1 else f"{KIND} = ..."
             message = f"the key {KIND!r}, which selects the class, is missing"
-            context.report.add("missing-kind", path, message, expected=one_of(self.choices), hint=line)
+            context.add("missing-kind", path, message, expected=one_of(self.choices), hint=line)
             return None
         if type(tag) is str and tag in self.choices:
             return tag
@@ -193,7 +184,7 @@ class InitializerReader(ChoiceReader):
             _add_unknown_kind(value, path, listed(self.choices), self.choices, context)
             return INVALID
         if not isinstance(value, Mapping) or REF in value:
-            return value if self.holds(value) else self.wrong(value, path, context)
+            return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
         tag = self.tag(value, path, context)
         if tag is None:
             return INVALID
@@ -201,7 +192,7 @@ class InitializerReader(ChoiceReader):
         if isinstance(choice, NamedInitializer):
             rest = [key for key in value if key != KIND]
             for key in rest:
-                context.report.add("unknown-key", (*path, key), f"{tag} takes no arguments", hint=f'write "{tag}"')
+                context.add("unknown-key", (*path, key), f"{tag} takes no arguments", hint=f'write "{tag}"')
             return INVALID if rest else choice
         arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
         return INVALID if arguments is None else self._make(choice, arguments, path, context)
@@ -239,8 +230,10 @@ class UnionReader(Reader):
         self.exact = frozenset().union(*(m.exact for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self.keeps_specs = any(m.keeps_specs for m in members)
-        self._by_word = {
-            word: sorted((m for m in members if word in m.words), key=lambda m: _rank(m, word)) for word in self.words
+        names = [m for m in members if isinstance(m, ListReader) and m.item is None and _are_enums(m.first)]
+        self._by_word = {  # exact types first, then tuples of enums
+            word: sorted((m for m in members if word in m.words), key=lambda m: (word not in m.exact, m not in names))
+            for word in self.words
         }
         self._enums = [m for m in members if isinstance(m, EnumReader)]
 
@@ -250,7 +243,11 @@ class UnionReader(Reader):
             named_by = next((m for m in self._enums if value in m.names), None)
             if named_by is not None:
                 return named_by.read(value, path, context)
-        candidates = self._candidates(value)
+        word = WORDS.get(type(value))
+        holder = self._holder(value) if word is None else None
+        if word is None:
+            word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
+        candidates = self._by_word.get(word, ()) if holder is None else [holder]
         if len(candidates) == 1:
             return candidates[0].read(value, path, context)
         if not candidates:
@@ -261,13 +258,6 @@ class UnionReader(Reader):
 
     def holds(self, value: Any) -> bool:
         return self._holder(value) is not None
-
-    def visit(self, value: Any, path: Path, context: Context) -> None:
-        holder = None if type(value) is Ref else self._holder(value)
-        if holder is None:
-            super().visit(value, path, context)
-        else:
-            holder.visit(value, path, context)
 
     def below(self, value: Any, key: Any) -> Reader | None:
         members = self._by_word.get("table" if isinstance(value, Mapping) else "list", ())
@@ -281,21 +271,19 @@ class UnionReader(Reader):
         return holder.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return _any_of([member.schema(schemas) for member in self.members])
+        """The schema that accepts any of the members, in its shortest form."""
+        options = [member.schema(schemas) for member in self.members]
+        if all(option.keys() == {"type"} for option in options):
+            return {"type": list(dict.fromkeys(option["type"] for option in options))}
+        if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
+            return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
+        return {"anyOf": options}
 
     def _holder(self, value: Any) -> Reader | None:
         return next((m for m in self.members if m.holds(value)), None)
 
-    def _candidates(self, value: Any) -> Sequence[Reader]:
-        word = WORDS.get(type(value))
-        if word is None:
-            holder = self._holder(value)
-            if holder is not None:
-                return (holder,)
-            word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
-        return self._by_word.get(word, ())
-
-    def _first_that_fits(self, candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
+    @staticmethod
+    def _first_that_fits(candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
         tried = []
         shared = context.trial()  # so that parts that several members accept are read once
         for member in candidates:
@@ -305,23 +293,12 @@ class UnionReader(Reader):
                 context.take(attempt)
                 return found
             tried.append(attempt)
-        context.take_problems(min(tried, key=lambda attempt: attempt.report.count))
+        context.take(min(tried, key=lambda attempt: attempt.count))
         return INVALID
 
 
-def _any_of(options: list[Schema]) -> Schema:
-    """A schema that accepts any of several options, in its shortest form."""
-    if all(option.keys() == {"type"} for option in options):
-        return {"type": list(dict.fromkeys(option["type"] for option in options))}
-    if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
-        return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
-    return {"anyOf": options}
-
-
-def _rank(reader: Reader, word: str) -> tuple[bool, bool]:
-    """The order in which a union tries its members: exact types first, then tuples of enums."""
-    is_named = isinstance(reader, TupleReader) and all(isinstance(r, EnumReader) for r in reader.items)
-    return word not in reader.exact, not is_named
+def _are_enums(readers: Iterable[Reader]) -> bool:
+    return all(isinstance(reader, EnumReader) for reader in readers)
 
 
 class CallReader:
@@ -364,26 +341,23 @@ class CallReader:
             raise self.refusal
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
-        self._note(path, context)
+        if self.called is self.target:  # a Ref cannot point at a declared part
+            context.parts[tuple(map(str, path))] = self.target
         arguments = self.arguments(table, path, context, choices)
         if arguments is None:
             return INVALID
         try:
-            return context.make(self.target, arguments)
+            return SpecData.of_values(self.target, arguments)
         except DeclaxError as error:
             return _add_error(error, self.name, path, context)
 
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
-        self._note(path, context)
+        if self.called is self.target:
+            context.parts[tuple(map(str, path))] = self.target
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
             if reader is not None:
-                reader.check(value, (*path, name), context)
-
-    def _note(self, path: Path, context: Context) -> None:
-        """Records that a Ref may point at this part; it cannot point at a declared part."""
-        if self.called is self.target:
-            context.parts[tuple(map(str, path))] = self.target
+                (reader.accept if type(value) is Ref else reader.read)(value, (*path, name), context)
 
     def arguments(
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
@@ -400,29 +374,69 @@ class CallReader:
             if key not in self.readers:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
             if name in self.readers and (name == key or name not in current):
-                found[name] = self.readers[name].read(item, (*path, key), context)
+                has_indices = type(item) is dict and item and KIND not in item and all(map(_is_index, item))
+                read = functools.partial(self._read_items, name) if has_indices else self.readers[name].read
+                found[name] = read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
             removal = removal_of(self.called, key) if context.migrate and isinstance(key, str) else None
-            if self.extra is not None and _is_name(key):
+            is_name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
+            if self.extra is not None and is_name and key not in (*_FORBIDDEN, "self", "cls"):
                 found[key] = self.extra.read(current[key], (*path, key), context)
             elif removal is not None:
                 context.dropped.append(((*path, key), self.name, removal))
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
+        few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
         for name in self.parameters.required:
-            if name not in found:
-                found[name] = INVALID
-                if not self._is_guessed(name, unknown):
-                    self._report_missing(name, path, context)
+            if name in found:
+                continue
+            found[name] = INVALID
+            # one mistake is reported once: an unknown key may be a misspelling of the missing one
+            if not any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few):
+                text = self.parameters.by_name[name].help
+                context.add(
+                    "missing-key",
+                    (*path, name),
+                    f"{self.name} requires {name!r}, which has no default",
+                    expected=self.readers[name].expected,
+                    hint=f"{name} = ..." + (f"   # {text}" if text else ""),
+                )
         return None if any(value is INVALID for value in found.values()) else found
 
-    def _is_guessed(self, name: str, unknown: Iterable[Any]) -> bool:
-        """Whether an unknown key is a misspelling of a missing parameter; one mistake is reported once."""
-        few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
-        return any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few)
+    def _read_items(self, name: str, value: Mapping[str, Any], path: Path, context: Context) -> Any:
+        """The value of a parameter from a table of indices, which changes items of a default list or tuple."""
+        reader = self.readers[name]
+        default = frozen_default(self.parameters.by_name[name], reader)
+        if is_repeated(default):
+            message, steps, inner = "one declaration makes all elements of this part", name, next(iter(value.values()))
+            while isinstance(inner, Mapping) and inner:
+                key, inner = next(iter(inner.items()))
+                steps += f".{key}"
+            hint = f"{steps} = {shown(inner)} changes all of them; a list of tables replaces them"
+            context.add("wrong-type", path, message, got=shown(value), hint=hint)
+            return INVALID
+        if "table" in reader.words or "list" not in reader.words:
+            return reader.read(value, path, context)
+        if type(default) not in (tuple, FrozenList):
+            hint = f"{name} = [...]   # all items, since there is no default list"
+            return reader.wrong(value, path, context, hint)
+        items = thaw(default)
+        found = dict(enumerate(items))
+        for key, item in value.items():
+            below = reader.below(items, int(key))
+            if int(key) not in found or below is None:
+                context.add(
+                    "no-item", (*path, key), f"the default has no item {key}", expected=f"0 to {len(items) - 1}"
+                )
+                return INVALID
+            found[int(key)] = below.read(item, (*path, key), context)
+        if any(item is INVALID for item in found.values()):
+            return INVALID
+        made = type(items)(found.values())
+        return reader.constrained(made, value, path, context) if isinstance(reader, CheckedReader) else made
 
     def _report_key(
         self, key: Any, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
@@ -430,8 +444,8 @@ class CallReader:
         if not isinstance(key, str):
             context.wrong((*path, shown(key)), "a string as the key", key)
             return
-        if context.report.is_full:
-            context.report.count += 1
+        if context.is_full:
+            context.count += 1
             return
         message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
         others = [n for n, c in choices.items() if c is not self.called and key in _names(c)] if choices else []
@@ -452,17 +466,7 @@ class CallReader:
         else:
             hint = did_you_mean(key, self.readers)
         expected = listed(self.readers) or "no keys"
-        context.report.add("unknown-key", (*path, key), message, expected=expected, owner=owner, hint=hint)
-
-    def _report_missing(self, name: str, path: Path, context: Context) -> None:
-        parameter = self.parameters.by_name[name]
-        context.report.add(
-            "missing-key",
-            (*path, name),
-            f"{self.name} requires {name!r}, which has no default",
-            expected=self.readers[name].expected,
-            hint=f"{name} = ..." + (f"   # {parameter.help}" if parameter.help else ""),
-        )
+        context.add("unknown-key", (*path, key), message, expected=expected, owner=owner, hint=hint)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -473,10 +477,8 @@ def _names(target: Any) -> frozenset[str]:
     return frozenset(parameters_of(target).by_name) | {KIND}
 
 
-def _is_name(key: Any) -> bool:
-    """Whether a key may be the name of an argument in ``**kwargs``."""
-    is_plain = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
-    return is_plain and key not in _FORBIDDEN and key not in ("self", "cls")
+def _is_index(key: object) -> bool:
+    return isinstance(key, str) and key.isdecimal() and len(key) < 10
 
 
 def choices_at(reader: Reader | None) -> list[ChoiceReader]:
@@ -500,16 +502,16 @@ def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str,
     hint = did_you_mean(tag, choices)
     if hint is None:
         hint = "dx.register_kind, or extra=[...], adds a class or function"
-    context.report.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
+    context.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
 
 
 def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any:
     """Reports the error of a constructor, and returns INVALID."""
     if isinstance(error, DeclaxError):
         message = f"{error.where}: {error.problem}"
-        context.report.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
+        context.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
     else:
-        context.report.add("invalid", path, f"{name} raised {type(error).__name__}: {error}")
+        context.add("invalid", path, f"{name} raised {type(error).__name__}: {error}")
     return INVALID
 
 
@@ -546,10 +548,20 @@ class AnyReader(Reader):
             return INT.read(value, path, context)
         if is_list(value):
             return self.items.read(value, path, context)
-        if isinstance(value, Mapping):
-            return self._of_table(value, path, context)
-        self.visit(value, path, context)
-        return value
+        if not isinstance(value, Mapping):
+            return self.accept(value, path, context)
+        if type(value) is FrozenDict:  # of a spec, where `kind` is a key as any other
+            return self.table.read(value, path, context)
+        if KIND in value:
+            return self.parts.read(value, path, context)
+        if len(value) == 1 and REF in value:
+            return read_ref(value, path, context, self)
+        if TUPLE not in value:
+            return self.table.read(value, path, context)
+        if len(value) > 1 or not is_list(value[TUPLE]):
+            return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', value)
+        found = self.items.read(value[TUPLE], path, context)  # paths index tuples as they index lists
+        return found if found is INVALID else tuple(found)
 
     def holds(self, value: Any) -> bool:
         if isinstance(value, (tuple, FrozenDict)):
@@ -582,15 +594,3 @@ class AnyReader(Reader):
         plain = [{"type": ["null", "boolean", "number", "string"]}, {"type": "array", "items": itself}]
         options = [*plain, table, *schemas.definitions(kinds, is_tag_needed=True)]
         return {"title": "anything", "anyOf": options}
-
-    def _of_table(self, table: Mapping[str, Any], path: Path, context: Context) -> Any:
-        if KIND in table:
-            return self.parts.read(table, path, context)
-        if len(table) == 1 and REF in table:
-            return read_ref(table, path, context, self)
-        if TUPLE not in table:
-            return self.table.read(table, path, context)
-        if len(table) > 1 or not is_list(table[TUPLE]):
-            return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', table)
-        found = self.items.read(table[TUPLE], path, context)  # paths index tuples as they index lists
-        return found if found is INVALID else tuple(found)

@@ -7,7 +7,7 @@ import contextlib
 import enum
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 from declax._fields.specifiers import objection
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, thaw
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._files.documents import MAX_NODES
 from declax.config._reading.choice_tables import DTYPES, dtype_name, name_in
-from declax.config._reading.context import INVALID, Context, Make
+from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import Parameter, is_dtype_like
-from declax.config.problems import Path, Report, described, did_you_mean, shown
+from declax.config.problems import REF, Path, described, did_you_mean, shown
 from declax.errors import ConfigError, type_name
 
 if TYPE_CHECKING:
@@ -45,14 +45,12 @@ WORDS: Final[dict[Any, str]] = {
 _ALL: Final = frozenset(WORDS.values())
 _ATOMS: Final = _ALL - {"list", "table"}
 _INT_BITS: Final = 64
-REF: Final = "$ref"
-
 TUPLE: Final = "$tuple"
 """The key of a table that represents a tuple where the annotation allows both tuples and lists."""
 
 
 class Reader(abc.ABC):
-    """The interpretation of one annotation: `read` converts data, `check` tests a value, `write` is the inverse."""
+    """The interpretation of one annotation: `read` converts data and checks values, `write` is the inverse."""
 
     words: frozenset[str] = _ALL
     exact: frozenset[str] = _ALL
@@ -62,7 +60,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        """Converts data to a value; INVALID with a problem in the report if it does not fit."""
+        """Converts data or a frozen value; INVALID with a problem in the report if it does not fit."""
 
     def holds(self, value: Any) -> bool:
         """Whether a frozen value needs no conversion: `read` could have returned it."""
@@ -80,31 +78,18 @@ class Reader(abc.ABC):
             for key, item in entries(value)
         )
 
-    def visit(self, value: Any, path: Path, context: Context) -> None:
-        """Checks the specs inside a value that needs no conversion, and records its Refs."""
+    def accept(self, value: Any, path: Path, context: Context) -> Any:
+        """A value that needs no conversion; records a Ref, and checks the arguments of a spec."""
         if type(value) is Ref:
             context.refs.append((path, value.keys, self))
         elif isinstance(value, SpecData):
-            context.visit(value, path)
-        else:
-            for key, item in entries(value):
-                reader = self.below(value, key)
-                if reader is not None:
-                    reader.visit(item, (*path, key), context)
-
-    def interpret(self, value: Any, make: Make) -> Any:
-        """Converts a frozen value as `read` does; returns it unchanged if it does not fit (`check` reports that)."""
-        if self.holds(value):
-            return value
-        found = self.read(value, (), Context(Report(), make=make))
-        return value if found is INVALID else found
-
-    def check(self, value: Any, path: Path, context: Context) -> Any:
-        """Converts a Python value as `read` does, or returns INVALID with a problem in the report."""
-        if type(value) is not Ref and not self.holds(value):
-            return self.read(value, path, context)
-        self.visit(value, path, context)
+            context.check(value, path)
         return value
+
+    def interpret(self, value: Any) -> Any:
+        """Converts a frozen value as `read` does; keeps one that does not fit, which `Spec.check` reports."""
+        found = self.read(value, (), Context())
+        return value if found is INVALID else found
 
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         """Converts a value to data, the inverse of `read`; `plain_data` reads the result again to verify it."""
@@ -250,14 +235,14 @@ class NamesReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if type(value) is not str:
-            return value if self.holds(value) else self.wrong(value, path, context)
+            return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
         if value in self.table:
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
         hint = f"did you mean {last!r}?" if last in self.table else self.near(last)
         if "." in value and hint is None:
             hint = "data cannot name modules or attributes; dx.register_kind adds a name"
-        context.report.add(
+        context.add(
             self.code, path, f"unknown {self.noun.partition(' ')[2]}",
             expected=listed(self.table, 40 if hint is None else 6), got=shown(value), hint=hint,
         )  # fmt: skip
@@ -303,51 +288,44 @@ def precisions() -> list[str]:
 
 class LiteralReader(Reader):
     def __init__(self, choices: Sequence[Any]) -> None:
-        self.choices = {_exactly(choice): choice for choice in choices}
+        self.choices: dict[tuple[Any, Any], Any] = {_exactly(choice): choice for choice in choices}
         self.words = self.exact = frozenset(WORDS.get(type(choice), "string") for choice in choices)
         self.expected = "one of " + ", ".join(shown(choice) for choice in choices)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if self.holds(value):
+        with contextlib.suppress(TypeError, KeyError):  # a list or a table has no hash
             return self.choices[_exactly(value)]
-        return _no_choice(self.expected, value, path, context, self.choices.values())
+        return _no_choice(self.expected, value, path, context, [name for kind, name in self.choices if kind is str])
 
     def holds(self, value: Any) -> bool:
-        try:
-            return _exactly(value) in self.choices
-        except TypeError:  # a list or a table
-            return False
+        return any(kind is type(value) and choice == value for kind, choice in self.choices)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"enum": list(self.choices.values())}
+        return {"enum": [choice for _, choice in self.choices]}
 
 
 def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
     hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
     message = "the value is not one of the choices"
-    context.report.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
+    context.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
     return INVALID
 
 
-class EnumReader(Reader):
+class EnumReader(LiteralReader):
     """A member of an enum, by its name, or else by its value."""
-
-    words = exact = frozenset({"string", "int", "float", "bool"})
 
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
         self.names = dict(cls.__members__)
-        self.values = {_exactly(m.value): m for m in cls if isinstance(m.value, (str, int, float))}
+        self.choices = {_exactly(name): member for name, member in self.names.items()}
+        for member in cls:
+            if isinstance(member.value, (str, int, float)):
+                self.choices.setdefault(_exactly(member.value), member)
+        self.words = self.exact = frozenset({"string", "int", "float", "bool"})
         self.expected = f"{cls.__name__}: one of {listed(self.names)}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, self.cls):
-            return value
-        value = plain(value)
-        found = self.names.get(value) if type(value) is str else None
-        if found is None and type(value) in (str, int, float, bool):
-            found = self.values.get(_exactly(value))
-        return _no_choice(self.expected, value, path, context, self.names) if found is None else found
+        return value if isinstance(value, self.cls) else super().read(value, path, context)
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, self.cls)
@@ -355,33 +333,47 @@ class EnumReader(Reader):
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return value.name if isinstance(value, enum.Enum) else super().write(value, path, writer)
 
-    def schema(self, schemas: Schemas) -> Schema:
-        return {"enum": list(dict.fromkeys((*self.names, *(m.value for m in self.values.values()))))}
-
 
 class ListReader(Reader):
+    """A list, tuple or set.
+
+    Args:
+      item: the reader of the items; None for a tuple with one annotation for each item.
+      make: the class or function that makes the value from a list.
+      first: the readers of the first items, which the class body declares or the annotation lists.
+      keeps_parts: whether a list of parts stays a list where plain values become a tuple.
+    """
+
     words: frozenset[str] = frozenset({"list"})
     exact: frozenset[str] = words
 
     def __init__(
         self,
-        item: Reader,
+        item: Reader | None,
         make: Callable[[list[Any]], Any],
+        first: Sequence[Reader] = (),
         *,
         keeps_parts: bool = False,
-        declared: Sequence[Reader] = (),
     ) -> None:
         self.item = item
-        self.declared = declared  # the readers of the items that the class body declares
+        self.first = first
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.keeps_parts = keeps_parts
-        self.expected: str = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
+        if item is None:
+            self.expected = f"a list of {len(first)}: {', '.join(reader.expected for reader in first)}"
+        else:
+            self.expected = f"a list, each item {item.expected}" if item.expected != Reader.expected else "a list"
+
+    def _has_length_of(self, value: Any) -> bool:
+        return self.item is not None or len(value) == len(self.first)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if not is_list(value) and type(value) is not self.kind:
-            hint = "put it in brackets" if WORDS.get(type(value)) in self.item.words else None
-            return self.wrong(value, path, context, hint)
+        if not (is_list(value) or type(value) is self.kind) or not self._has_length_of(value):
+            if is_made(value):
+                return self.accept(value, path, context)
+            may_be_item = self.item is not None and WORDS.get(type(value)) in self.item.words
+            return self.wrong(value, path, context, "put it in brackets" if may_be_item else None)
         if context.is_too_deep(path) or _is_too_long(value, path, context):
             return INVALID
         found = [self.below(value, i).read(item, (*path, i), context) for i, item in enumerate(value)]
@@ -393,59 +385,24 @@ class ListReader(Reader):
         is_list_of_parts = (
             self.keeps_parts and type(value) is FrozenList and any(isinstance(item, (SpecData, Ref)) for item in value)
         )
-        return (type(value) is self.kind or is_list_of_parts) and self.holds_inner(value)
+        is_kind = type(value) is self.kind or is_list_of_parts
+        return is_kind and self._has_length_of(value) and self.holds_inner(value)
 
-    def below(self, value: Any, key: Any) -> Reader:
-        return self.declared[key] if self.declared and type(key) is int and key < len(self.declared) else self.item
+    def below(self, value: Any, key: Any) -> Any:
+        return self.first[key] if self.first and type(key) is int and key < len(self.first) else self.item
 
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        if not is_list(value) and not isinstance(value, frozenset):
+        if not (is_list(value) or isinstance(value, frozenset)) or not self._has_length_of(value):
             return super().write(value, path, writer)
         items = sorted(value, key=_order) if isinstance(value, frozenset) else value
         return [self.below(items, i).write(item, (*path, i), writer) for i, item in enumerate(items)]
 
     def schema(self, schemas: Schemas) -> Schema:
-        if not self.declared:
-            return {"type": "array", "items": self.item.schema(schemas)}
-        first = [reader.schema(schemas) for reader in self.declared]
-        return {"type": "array", "items": first, "additionalItems": self.item.schema(schemas)}
-
-
-class TupleReader(Reader):
-    """A tuple with one annotation for each item."""
-
-    words: frozenset[str] = frozenset({"list"})
-    exact: frozenset[str] = words
-
-    def __init__(self, items: Sequence[Reader]) -> None:
-        self.items = tuple(items)
-        self.expected = f"a list of {len(items)}: {', '.join(item.expected for item in items)}"
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        if not is_list(value) or len(value) != len(self.items):
-            return self.wrong(value, path, context)
-        if context.is_too_deep(path):
-            return INVALID
-        found = [reader.read(item, (*path, i), context) for i, (reader, item) in enumerate(self._pairs(value))]
-        return INVALID if any(item is INVALID for item in found) else tuple(found)
-
-    def holds(self, value: Any) -> bool:
-        return is_made(value) or (type(value) is tuple and len(value) == len(self.items) and self.holds_inner(value))
-
-    def below(self, value: Any, key: Any) -> Reader | None:
-        return self.items[key] if type(key) is int and key < len(self.items) else None
-
-    def _pairs(self, value: Any) -> Iterable[tuple[Reader, Any]]:
-        return zip(self.items, value, strict=True)
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        if not isinstance(value, tuple) or len(value) != len(self.items):
-            return super().write(value, path, writer)
-        return [reader.write(item, (*path, i), writer) for i, (reader, item) in enumerate(self._pairs(value))]
-
-    def schema(self, schemas: Schemas) -> Schema:
-        items = [item.schema(schemas) for item in self.items]
-        return {"type": "array", "items": items, "minItems": len(items), "maxItems": len(items)}
+        first = [reader.schema(schemas) for reader in self.first]
+        if self.item is None:
+            return {"type": "array", "items": first, "minItems": len(first), "maxItems": len(first)}
+        rest = self.item.schema(schemas)
+        return {"type": "array", **({"items": first, "additionalItems": rest} if first else {"items": rest})}
 
 
 class MappingReader(Reader):
@@ -464,7 +421,7 @@ class MappingReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
-            return self.wrong(value, path, context)
+            return (self.accept if is_made(value) else self.wrong)(value, path, context)
         if context.is_too_deep(path) or _is_too_long(value, path, context):
             return INVALID
         found: dict[Any, Any] = {}
@@ -480,7 +437,7 @@ class MappingReader(Reader):
             if made is INVALID or read is INVALID:
                 is_valid = False
             elif made in found:
-                context.report.add("duplicate-key", inside, "the key is given twice, as a string and as a number")
+                context.add("duplicate-key", inside, "the key is given twice, as a string and as a number")
                 is_valid = False
             else:
                 found[made] = read
@@ -518,9 +475,9 @@ class ObjectReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if self.holds(value):
-            return value
+            return self.accept(value, path, context)
         message = f"a configuration cannot give {self.expected}"
-        context.report.add("no-data", path, message, got=described(value), hint=self.hint)
+        context.add("no-data", path, message, got=described(value), hint=self.hint)
         return INVALID
 
     def holds(self, value: Any) -> bool:
@@ -589,9 +546,6 @@ class WrappingReader(Reader):
     def below(self, value: Any, key: Any) -> Reader | None:
         return self.reader.below(value, key)
 
-    def visit(self, value: Any, path: Path, context: Context) -> None:
-        self.reader.visit(value, path, context)
-
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return self.reader.write(value, path, writer)
 
@@ -626,10 +580,7 @@ class CheckedReader(WrappingReader):
         self.expected = ", ".join([reader.expected, *bounds])
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        return self._noted(self.reader.read(value, path, context), value, path, context)
-
-    def check(self, value: Any, path: Path, context: Context) -> Any:
-        return self._noted(thaw(self.reader.check(value, path, context)), value, path, context)
+        return self.constrained(self.reader.read(value, path, context), value, path, context)
 
     def schema(self, schemas: Schemas) -> Schema:
         if self.choices is not None:
@@ -637,7 +588,7 @@ class CheckedReader(WrappingReader):
         limits = {"minimum": self.ge, "maximum": self.le}
         return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
-    def _noted(self, found: Any, value: Any, path: Path, context: Context) -> Any:
+    def constrained(self, found: Any, value: Any, path: Path, context: Context) -> Any:
         """The value if the constraints of the field allow it; values with parts, which are not built yet, pass."""
         if found is INVALID or found is None:
             return found
@@ -650,7 +601,7 @@ class CheckedReader(WrappingReader):
             except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
                 problem = f"the check of the field raised {type(error).__name__}: {error}"
             if problem is not None:
-                context.report.add("check", path, problem, got=described(value))
+                context.add("check", path, problem, got=described(value))
                 return INVALID
         return found if is_fine else INVALID
 
@@ -664,7 +615,7 @@ class CheckedReader(WrappingReader):
         if not is_low and (self.le is None or value <= self.le):
             return True
         hint = f"the minimum is {self.ge}" if is_low else f"the maximum is {self.le}"
-        context.report.add(
+        context.add(
             "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
         )
         return False
@@ -706,7 +657,7 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Rea
             context.refs.append((path, ref.keys, reader))
             return ref
     hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
-    context.report.add(
+    context.add(
         "ref", path, "not a reference: a path from the root has a / before each name and index",
         expected='{ "$ref" = "/path/to/part" } and no other key', got=shown(dict(table)),
         hint=hint and f'"$ref" = "{hint}"',
@@ -739,7 +690,7 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
 
 
-def _exactly(value: Any) -> Hashable:
+def _exactly(value: Any) -> tuple[Any, Any]:
     value = plain(value)
     return (type(value), value)  # distinguishes 1, 1.0 and true
 
@@ -764,7 +715,7 @@ def _order(item: Any) -> tuple[str, Any]:
 
 
 def _too_large(path: Path, value: int, context: Context) -> Any:
-    context.report.add(
+    context.add(
         "out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(int(value))
     )
     return INVALID
@@ -773,5 +724,5 @@ def _too_large(path: Path, value: int, context: Context) -> Any:
 def _is_too_long(value: Any, path: Path, context: Context) -> bool:
     if len(value) <= MAX_NODES:
         return False
-    context.report.add("too-large", path, f"more than {MAX_NODES} values", got=shown(value))
+    context.add("too-large", path, f"more than {MAX_NODES} values", got=shown(value))
     return True

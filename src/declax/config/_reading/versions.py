@@ -38,7 +38,7 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
         return None
     if version > current or (version < current and not context.migrate):
         is_old = version < current
-        context.report.add(
+        context.add(
             "version",
             (*path, VERSION),
             f"the table has {'an older' if is_old else 'a newer'} version of {type_name(target)}",
@@ -62,7 +62,7 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
         made = made if found is None else found
         if not isinstance(made, dict):
             message = f"the upgrade of {type_name(target)} from version {step} {problem}"
-            context.report.add("version", path, message, expected="a dict", got=described(made))
+            context.add("version", path, message, expected="a dict", got=described(made))
             return None
     return made  # type: ignore[no-any-return]  # a dict
 
