@@ -1,4 +1,4 @@
-"""What a run is made of. Files and command lines describe it; `dx.cli` reads them, and checks every name and type."""
+"""The settings of a run, which `dx.cli` reads from a file and the command line, and checks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RANK = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains on prose, then the adapters on code; says by the exit status whether they help."""
+    """Trains the model on prose, then the adapters on code; the exit status is 0 if they help."""
     run = dx.cli(Run, argv, default=HERE / "topics.toml")
     code, held_out = split_text("\n".join(inspect.getsource(module) for module in SOURCES))
     model = run.model.build(rngs=dx.Rngs(run.training.seed))

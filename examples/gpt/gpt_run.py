@@ -1,4 +1,4 @@
-"""What a run is made of; `dx.cli` reads it from a file and the command line."""
+"""The settings of a run, which `dx.cli` reads from a file and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a GPT on the reference texts that come with CPython, and lets it write.
+"""Trains a GPT on the reference texts that come with CPython, and samples from it.
 
     python examples/gpt/train_gpt.py [FILE] [PATH=VALUE ...]
 
@@ -93,7 +93,7 @@ def write(model: GPT, run: Run) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what is asked for, and says by the exit status whether the loss suffices."""
+    """Trains the run; the exit status is 0 if the loss suffices."""
     started = time.perf_counter()
     run = dx.cli(Run, argv, default=HERE / "topics.toml")
     text, held_out = load_topics()

@@ -282,11 +282,11 @@ def state(
 @overload
 def state(node: Any, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
 def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
-    """The values of a graph: a snapshot, which later changes of the graph do not touch.
+    """The values of a graph: a snapshot, which later changes of the graph do not affect.
 
     Args:
-      node: a model, or a container of models. Of a State, such as gradients,
-        the filters take parts.
+      node: a model, or a container of models. For a State, such as gradients,
+        the filters select parts.
       *filters: which leaves go into which State; leaves that no filter matches
         are left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
@@ -295,6 +295,10 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
 
     Returns:
       The State, or one for each filter.
+
+    Raises:
+      FilterError: a filter is not one.
+      GraphError: the node is not a model, or not a tree if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -324,6 +328,9 @@ def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
     Args:
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Raises:
+      GraphError: the node is not a model, or not a tree if a tree is required.
 
     >>> import declax as dx
     >>> dx.graphdef(dx.Module()) is dx.graphdef(dx.Module())

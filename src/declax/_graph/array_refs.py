@@ -34,7 +34,11 @@ _LISTED = 16
 def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
     """Makes a ref: an array that ``ref[...]`` reads and ``ref[...] = value`` writes.
 
-    The array of `value` is copied. A ref is refused with a StatusError.
+    Args:
+      value: an array, whose contents are copied.
+
+    Raises:
+      StatusError: `value` is a ref.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx

@@ -396,7 +396,10 @@ _active: Final[ContextVar[tuple[UpdateContext, ...]]] = ContextVar("declax_updat
 
 
 def current_update_context(tag: Hashable) -> UpdateContext:
-    """The innermost active update context with a tag; a GraphError if there is none.
+    """The innermost active update context with a tag.
+
+    Raises:
+      GraphError: no active update context has the tag.
 
     >>> import declax as dx
     >>> with dx.update_context("train") as context:
@@ -439,15 +442,18 @@ def update_context(tag: Hashable) -> ActiveContext:
     """An update context, for a ``with`` or as a decorator.
 
     In it, `split_context` and `merge_context` of the same tag carry changes of
-    a model's structure out of a function that JAX transforms. `declax.jit` and
-    the other transforms do that by themselves; this is for functions of JAX.
+    a model's structure out of a function that JAX transforms. The transforms of
+    declax do this themselves.
 
     Args:
-      tag: tells the context from others.
+      tag: identifies the context.
 
     Returns:
       A context manager that gives the `UpdateContext`, and a decorator. The
       context belongs to the thread or task that enters it.
+
+    Raises:
+      GraphError: the tag is None or a function.
 
     >>> import jax, declax as dx
     >>> @jax.jit

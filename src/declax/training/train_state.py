@@ -45,9 +45,9 @@ class TrainState(FrozenTree, Generic[M]):
 
     Args:
       graphdef: the structure of the model.
-      params: the State that is learnt.
+      params: the State of the trained parameters.
       opt_state: the state of the transformation.
-      step: how often gradients were applied.
+      step: the number of updates.
       tx: an optax transformation; static.
 
     >>> import jax.numpy as jnp, optax

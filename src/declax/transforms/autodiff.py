@@ -285,7 +285,10 @@ def value_and_grad(
 ) -> Any:
     """The value and the gradient of a function whose arguments may be models.
 
-    Arguments and errors are those of `grad`. The new function returns a pair of the result of `f` and the gradient.
+    The arguments are those of `grad`. The new function returns a pair of the result of `f` and the gradient.
+
+    Raises:
+      TransformError: as for `grad`.
 
     >>> import declax as dx
     >>> m = dx.Module()

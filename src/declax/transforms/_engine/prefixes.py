@@ -128,9 +128,13 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
         share, or `Carry` (in `scan`) for those that go from step to step.
         ``...`` as the last filter matches the rest.
 
+    Raises:
+      TransformError: `labels` are not pairs of filters and labels.
+
     >>> import declax as dx
-    >>> dx.StateAxes({dx.Param: 0, ...: None})
-    StateAxes({Param: 0, ...: None})
+    >>> axes = dx.StateAxes({dx.Param: 0, ...: None})
+    >>> dx.vmap(lambda p, x: p * x, in_axes=(axes, None))(dx.Param(jnp.arange(3.0)), 2.0)
+    Array([0., 2., 4.], dtype=float32)
     """
 
     __slots__ = ()
@@ -637,6 +641,9 @@ class StateSharding(StateLabels[Hashable]):
     Args:
       labels: for each filter a sharding or `PartitionSpec`, or None for leaves
         whose place JAX chooses.
+
+    Raises:
+      TransformError: `labels` are not pairs of filters and labels.
 
     >>> import declax as dx
     >>> import jax
