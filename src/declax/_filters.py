@@ -421,7 +421,7 @@ def predicates_of(filters: Sequence[Filter], where: str) -> tuple[Predicate, ...
         if early is Ellipsis or early is True:
             raise FilterError(
                 f"{prefix}{place}",
-                "`...` and True take all leaves, so the filters after them would take none",
+                "`...` and True match all leaves, so the filters after them match none",
                 got=", ".join(map(as_written, filters)),
                 fix=", ".join(map(as_written, [*(f for f in filters if f is not Ellipsis and f is not True), ...])),
             )

@@ -234,7 +234,7 @@ def group(state: State, filters: Sequence[Filter], *, is_exhaustive: bool = Fals
         if taken is not None:
             taken[path] = leaf
         elif is_exhaustive:
-            raise Refused(f"no filter takes {path}")
+            raise Refused(f"no filter matches {path}")
     return groups
 
 

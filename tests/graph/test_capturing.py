@@ -626,7 +626,7 @@ def test_functions_of_states_during_the_call():
         assert dx.update(model, state, strict=False)
         assert dx.graphdef(model) is dx.split(model)[0] is dx.unpack(model).graphdef
         assert dx.state(model, dx.Param).paths == (("weight",),)
-        with pytest.raises(FilterError, match="no filter takes"):
+        with pytest.raises(FilterError, match="no filter matches"):
             dx.split(model, dx.Param, dx.BatchStat)
         with pytest.raises(GraphError, match="reached twice"):
             dx.split([model, model], graph=False)

@@ -650,7 +650,7 @@ def test_an_exception_in_a_block_ends_no_step():
 def test_a_split_that_fails_numbers_nothing():
     model = model_with_scale()
     with split_context() as ctx:
-        with pytest.raises(FilterError, match="no filter takes this leaf"):
+        with pytest.raises(FilterError, match="no filter matches this leaf"):
             ctx.split(model, dx.BatchStat)
         graphdef, state = ctx.split(model)
     assert graphdef is dx.graphdef(model)

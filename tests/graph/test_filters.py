@@ -223,9 +223,9 @@ def test_a_model_is_no_filter_though_it_can_be_called():
 
 @pytest.mark.parametrize("everything", [..., True])
 def test_everything_comes_last(everything):
-    with pytest.raises(FilterError, match="take all leaves"):
+    with pytest.raises(FilterError, match="match all leaves"):
         dx.split(Foo(), everything, dx.Param)
-    with pytest.raises(FilterError, match="take all leaves"):
+    with pytest.raises(FilterError, match="match all leaves"):
         dx.state(Foo()).filter(everything, everything)
 
 
@@ -331,10 +331,10 @@ def test_an_error_names_the_function_and_the_filter(name):
 
 @pytest.mark.parametrize("name", ["split", "unpack", "State.split", "FlatState.split"])
 def test_what_is_left_over_names_the_function_and_the_path(name):
-    with pytest.raises(FilterError, match=r"no filter takes this leaf\. ") as caught:
+    with pytest.raises(FilterError, match=r"no filter matches this leaf\. ") as caught:
         USES[name](dx.Param)
     assert caught.value.where == f"{name}, b"
-    with pytest.raises(FilterError, match="no filter takes this leaf, nor 1 other"):
+    with pytest.raises(FilterError, match="no filter matches this leaf, nor 1 other"):
         USES[name](dx.Cache)
 
 

@@ -39,7 +39,7 @@ def test_states_by_filter():
     assert dx.state(dx.merge(stats, params)) == dx.state(model)
     (only,) = (dx.unpack(model, ...),)
     assert dx.merge(only).tied
-    with pytest.raises(FilterError, match="no filter takes this leaf"):
+    with pytest.raises(FilterError, match="no filter matches this leaf"):
         dx.unpack(model, dx.Param)
 
 

@@ -454,7 +454,7 @@ class GraphMachine(RuleBasedStateMachine):
         try:
             expected = reference.group(reference.take(twin.model), wants, is_exhaustive=True)
         except Refused:
-            with pytest.raises(FilterError, match="no filter takes this leaf"):
+            with pytest.raises(FilterError, match="no filter matches this leaf"):
                 dx.split(twin.real, *filters)
             return
         _, *states = dx.split(twin.real, *filters)

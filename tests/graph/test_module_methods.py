@@ -121,7 +121,7 @@ def test_update_refuses_another_structure():
 
 def test_errors_are_those_of_the_functions():
     model = CounterLinear(2, 3, rngs=dx.Rngs(0))
-    with pytest.raises(FilterError, match="no filter takes this leaf"):
+    with pytest.raises(FilterError, match="no filter matches this leaf"):
         model.split(dx.Param)
     with pytest.raises(GraphError, match="no such path"):
         model.update({"cont": 1})

@@ -489,7 +489,7 @@ def test_set_metadata_of_one_kind_that_refuses_changes_no_other():
 
 
 def test_set_metadata_needs_a_match():
-    with pytest.raises(FilterError, match="the filter `only` takes no Variable of the graph"):
+    with pytest.raises(FilterError, match="the filter `only` matches no Variable of the graph"):
         set_metadata(Block(), only=dx.Cache, tag="a")
 
 

@@ -286,10 +286,10 @@ def test_the_first_filter_that_takes_a_leaf_has_it():
 
 def test_filters_that_leave_something_over_are_an_error():
     model = tied()
-    with pytest.raises(FilterError, match="no filter takes this leaf") as caught:
+    with pytest.raises(FilterError, match="no filter matches this leaf") as caught:
         dx.split(model, dx.BatchStat)
     assert "decoder.kernel" in str(caught.value)
-    with pytest.raises(FilterError, match="take all leaves, so the filters after them would take none"):
+    with pytest.raises(FilterError, match="match all leaves, so the filters after them match none"):
         dx.split(model, ..., dx.Param)
     with pytest.raises(FilterError, match="this is not a filter"):
         dx.split(model, 3)

@@ -478,7 +478,7 @@ def test_split_and_filter():
     assert (stats.paths, kernels.paths) == ((("mean",),), (("part", "kernel"),))
     assert state.split(...) == state
     assert state["part"].filter(dx.PathIn(("kernel",))).paths == (("kernel",),)
-    with pytest.raises(FilterError, match="no filter takes this leaf"):
+    with pytest.raises(FilterError, match="no filter matches this leaf"):
         state.split(dx.Param, dx.BatchStat)
 
 

@@ -104,7 +104,7 @@ def test_flat_states_split_filter_and_merge():
     assert flat.split(...) == flat
     assert dx.FlatState.merge(rest, params) == flat
     assert dx.FlatState.merge([(("a",), 1)], {("a",): 2}) == dx.FlatState([(("a",), 2)])
-    with pytest.raises(FilterError, match=r"FlatState\.split, .*: no filter takes this leaf\. "):
+    with pytest.raises(FilterError, match=r"FlatState\.split, .*: no filter matches this leaf\. "):
         flat.split(dx.Param, dx.BatchStat)
 
 

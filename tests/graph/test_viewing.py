@@ -303,9 +303,11 @@ def test_view_info_of_ones_own():
 
 @pytest.mark.parametrize(("only", "count"), [(dx.Linear, "1 module"), (dx.Param, "0 modules")])
 def test_an_error_says_what_only_takes(only, count):
-    model, got = Block(), rf"got: +only={only.__name__}, which takes {count}"
-    with pytest.raises(GraphError, match=rf"no `set_view` of a module that `only` takes uses[\s\S]*{got}") as caught:
+    model, got = Block(), rf"got: +only={only.__name__}, which selects {count}"
+    with pytest.raises(GraphError, match=rf"no `set_view` of a module that `only` selects uses[\s\S]*{got}") as caught:
         view(model, only=only, deterministic=True)
-    assert "no module that `only` takes has a `set_view`" in caught.value.expected
-    with pytest.raises(GraphError, match=rf"no module that `only` takes has the attributes \['momentum'\][\s\S]*{got}"):
+    assert "no module that `only` selects has a `set_view`" in caught.value.expected
+    with pytest.raises(
+        GraphError, match=rf"no module that `only` selects has the attributes \['momentum'\][\s\S]*{got}"
+    ):
         with_attributes(model, only=only, momentum=0.5)

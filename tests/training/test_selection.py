@@ -82,9 +82,9 @@ def test_a_mask_sees_shapes():
 
 def test_filters_that_leave_something_out():
     net = Net(rngs=dx.Rngs(0))
-    with pytest.raises(OptimizerError, match=r"by_filter: no filter takes the parameter body\.down\.bias"):
+    with pytest.raises(OptimizerError, match=r"by_filter: no filter matches the parameter body\.down\.bias"):
         dx.Optimizer(net, dx.by_filter({"head.*": optax.sgd(0.1)}))
-    with pytest.raises(OptimizerError, match=r"by_filter: the filter PathMatches\('tail\.\*'\) takes no parameter"):
+    with pytest.raises(OptimizerError, match=r"by_filter: the filter PathMatches\('tail\.\*'\) matches no parameter"):
         dx.Optimizer(net, dx.by_filter({"tail.*": optax.sgd(0.1), ...: optax.sgd(0.1)}))
     with pytest.raises(OptimizerError, match="mask_by: filters need the paths and kinds of a State"):
         dx.mask_by(dx.Param)({"a": jnp.ones(2)})

@@ -128,7 +128,7 @@ def test_a_leaf_that_no_filter_takes_is_named():
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
     model.seen = dx.BatchStat(jnp.zeros(2))
     f = dx.jit(lambda m: m.kernel + 0, in_shardings=StateSharding({dx.Param: ONE}))
-    with pytest.raises(TransformError, match="in_shardings, seen: no filter takes this leaf"):
+    with pytest.raises(TransformError, match="in_shardings, seen: no filter matches this leaf"):
         f(model)
 
 

@@ -176,7 +176,7 @@ def test_labels_are_read_in_compiled_functions_without_a_warning():
 
 def test_wrong_labels():
     model = Model()
-    with pytest.raises(TransformError, match="prefix, mean: no filter takes this leaf"):
+    with pytest.raises(TransformError, match="prefix, mean: no filter matches this leaf"):
         prefix(model, {dx.Param: 0})
     for wrong in (3, None, model):
         with pytest.raises(TransformError, match="prefix: these are not labels by filter"):

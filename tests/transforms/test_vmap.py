@@ -315,7 +315,7 @@ def test_graphs_of_axes():
     dx.vmap(lambda n: setattr(n, "new", dx.Param(2 * n.weight.value.sum())), in_axes=(axes,))(net)
     assert net.new.shape == (3,)  # the axis of its filter
     axes = prefix(Net(), {dx.Param: 0, dx.BatchStat: None, dx.Cache: -1, dx.PathContains("raw"): None})
-    with pytest.raises(TransformError, match=r"in_axes, new: no filter takes this leaf"):
+    with pytest.raises(TransformError, match=r"in_axes, new: no filter matches this leaf"):
         dx.vmap(lambda n: setattr(n, "new", dx.Intermediate(1.0)), in_axes=(axes,))(Net())
 
 
@@ -329,7 +329,7 @@ def test_axes_that_do_not_fit():
         dx.vmap(lambda n: n, out_axes=True)
     with pytest.raises(TransformError, match="the prefix does not fit the tree"):
         dx.vmap(lambda n: 1.0, in_axes=(AXES, 0))(net)
-    with pytest.raises(TransformError, match="no filter takes this leaf"):
+    with pytest.raises(TransformError, match="no filter matches this leaf"):
         dx.vmap(lambda n: 1.0, in_axes=(dx.StateAxes({dx.Param: 0}),))(net)
     with pytest.raises(TransformError, match=r"n\.raw: this cannot have the axis 0"):
         dx.vmap(lambda x, n: 1.0, in_axes=(None, dx.StateAxes({dx.BatchStat: None, ...: 0})))(1.0, net)

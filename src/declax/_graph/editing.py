@@ -237,7 +237,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     if not changes:
         raise FilterError(
             "set_metadata",
-            "the filter `only` takes no Variable of the graph",
+            "the filter `only` matches no Variable of the graph",
             got=as_written(only),
             fix="dx.explain_filters(model, only)        # what a filter takes",
         )
@@ -272,7 +272,7 @@ def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
     """For an error: which modules were asked and, with a filter, how many it took."""
     if only is Ellipsis:
         return "inside", None
-    return "that `only` takes", f"only={as_written(only)}, which takes {count} module{'' if count == 1 else 's'}"
+    return "that `only` selects", f"only={as_written(only)}, which selects {count} module{'' if count == 1 else 's'}"
 
 
 def check_may_change(module: Pytree, name: str) -> None:

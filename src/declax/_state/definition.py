@@ -331,7 +331,7 @@ def groups_of(
         written = list(map(as_written, filters))
         raise FilterError(
             f"{where}, {format_path(definition.paths[first])}",
-            f"no filter takes this leaf{others}",
+            f"no filter matches this leaf{others}",
             got=describe(values_of(definition, leaves)[first]),
             expected=", ".join(written),
             fix=", ".join([*written, "..."]) + "   # a last filter `...` takes the rest",

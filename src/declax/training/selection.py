@@ -122,7 +122,7 @@ def _check_labels(filters: Sequence[Filter], labelled: State[Any]) -> None:
     if untaken:
         raise errors.OptimizerError(
             "by_filter",
-            f"no filter takes the parameter {errors.format_path(untaken[0])}",
+            f"no filter matches the parameter {errors.format_path(untaken[0])}",
             got=f"{len(untaken)} such parameters of {len(labelled.paths)}",
             fix="dx.by_filter({..., ...: optax.set_to_zero()})        # freezes the rest",
         )
@@ -130,7 +130,7 @@ def _check_labels(filters: Sequence[Filter], labelled: State[Any]) -> None:
         if number not in labelled.leaves and given is not ... and given is not True:
             raise errors.OptimizerError(
                 "by_filter",
-                f"the filter {as_written(given)} takes no parameter",
+                f"the filter {as_written(given)} matches no parameter",
                 expected="a filter that takes a parameter which no filter before it takes",
                 got=", ".join(errors.format_path(path) for path in labelled.paths[:4]),
             )

@@ -323,7 +323,7 @@ def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -
             return label
     raise TransformError(
         f"{where}, {format_path(path)}",
-        "no filter takes this leaf",
+        "no filter matches this leaf",
         expected=" or ".join(map(as_written, spec.filters)),
         got=describe(held),
         fix="{..., ...: None}        # `...` as the last filter takes the rest",
