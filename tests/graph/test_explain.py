@@ -69,7 +69,7 @@ def test_long_lists_are_cut(capsys):
 def test_errors_of_filters():
     with pytest.raises(FilterError, match="this is not a filter"):
         dx.explain_filters(Model(), 3)
-    with pytest.raises(FilterError, match="would take none"):
+    with pytest.raises(FilterError, match="filters after them match none"):
         dx.explain_filters(Model(), ..., dx.Param)
 
 

@@ -324,7 +324,7 @@ def test_an_error_names_the_function_and_the_filter(name):
         with pytest.raises(FilterError, match=r"this is (no|an|the)") as caught:
             USES[name](dx.Param, wrong)
         assert caught.value.where == f"{name}, filter 1"
-    with pytest.raises(FilterError, match="the filters after them would take none") as caught:
+    with pytest.raises(FilterError, match="the filters after them match none") as caught:
         USES[name](..., dx.Param)
     assert caught.value.where == f"{name}, filter 0"
 

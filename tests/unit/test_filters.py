@@ -97,7 +97,7 @@ def test_several_filters():
 
 @pytest.mark.parametrize("everything", [..., True])
 def test_everything_comes_last(everything):
-    with pytest.raises(errors.FilterError, match="the filters after them would take none") as caught:
+    with pytest.raises(errors.FilterError, match="the filters after them match none") as caught:
         filterlib.filters_to_predicates((dx.BatchStat, everything, dx.Param))
     assert caught.value.where == "filter 1"
     assert caught.value.fix == "BatchStat, Param, ..."
