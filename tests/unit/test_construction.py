@@ -309,7 +309,7 @@ def variable(shape=(1,), **options):
 
 dim_field: Any = dx.field()
 
-TEXT = r"the option '{}' of variable\(\.\.\.\) is a value or an expression of fields[^@]*texts are not names[^@]*{}"
+TEXT = r"the option '{}' of variable\(\.\.\.\) is a value or an expression of fields[^@]*strings are not names[^@]*{}"
 FUNCTION = (
     r"the option '{}' of variable\(\.\.\.\) is a value or an expression of fields[^@]*functions of the inst[^@]*{}"
 )
