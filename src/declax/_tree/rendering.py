@@ -372,6 +372,9 @@ class _Printer:
             return f"{name}(shared with {_where(self._printed[id(value)])})"
         if depth > MAX_DEPTH:
             return f"{name}(...)"
+        if depth and getattr(type(value), "_pytree__is_folded", False):
+            self._printed[id(value)] = path
+            return f"{name}({_header(self._contents.counts[id(value)]).removeprefix(' # ')})"
         if not _is_variable(value) and not has_own_repr:
             return self.expanded(value, path, depth, column)
         self._printed[id(value)] = path
@@ -399,15 +402,19 @@ class _Printer:
         return _fitted(f"{name}{opening}", parts, closing, depth, room=room, header=header)
 
     def _parts(self, entries: Entries, label: str, path: Path, depth: int) -> list[str]:
-        parts = []
-        for key, item in entries[:MAX_ELEMENTS]:
-            front = "" if label == _NAME_LABEL and isinstance(key, int) else label.format(key)
-            parts.append(front + self.text(item, (*path, key), depth + 1, len(front)))
-        if label == _NO_LABEL:
-            parts = _folded(parts, [item for _, item in entries])
-        if len(entries) > MAX_ELEMENTS:
-            parts.append(f"... {len(entries) - MAX_ELEMENTS:,} more")
+        rows = ((self._entry(key, item, label, path, depth), item) for key, item in entries)
+        counted = _folded(rows) if label == _NO_LABEL else ((text, 1) for text, _ in rows)
+        parts, shown = [], 0
+        for text, count in itertools.islice(counted, MAX_ELEMENTS):
+            parts.append(text)
+            shown += count
+        if shown < len(entries):
+            parts.append(f"... {len(entries) - shown:,} more")
         return parts
+
+    def _entry(self, key: Any, item: Any, label: str, path: Path, depth: int) -> str:
+        front = "" if label == _NAME_LABEL and isinstance(key, int) else label.format(key)
+        return front + self.text(item, (*path, key), depth + 1, len(front))
 
     def _attributes(self, value: object, path: Path, depth: int) -> str:
         """A named tuple, a dataclass or a partial function."""
@@ -445,13 +452,14 @@ def _fitted(
     return _stacked(f"{opening}{header}", parts, closing, depth)
 
 
-def _folded(parts: list[str], items: Iterable[object]) -> list[str]:
-    """The texts of items, with those of equal neighbours once; plain values are all printed."""
-    folded = []
-    for (text, is_object), group in itertools.groupby(zip(parts, map(_is_expandable, items), strict=False)):
-        count = len(list(group))
-        folded += [f"{count} x {text}"] if is_object and count > 1 else [text] * count
-    return folded
+def _folded(rows: Iterable[tuple[str, object]]) -> Iterator[tuple[str, int]]:
+    """The texts of items and for how many each stands: equal neighbours have one; plain values have one each."""
+    for (text, is_object), group in itertools.groupby((text, _is_expandable(item)) for text, item in rows):
+        count = sum(1 for _ in group)
+        if is_object and count > 1:
+            yield f"{count} x {text}", count
+        else:
+            yield from itertools.repeat((text, 1), count)
 
 
 def _where(path: Path) -> str:

@@ -27,6 +27,8 @@ class Branch(Pytree, Mapping[Name, Any]):
     """
 
     _pytree__make_key: ClassVar[Any] = staticmethod(_make_key)
+    _pytree__is_folded: ClassVar[bool] = True
+    """In the text of an optimizer it shows its size only."""
 
     def __init__(self, children: Mapping[Name, Any]) -> None:
         attributes: dict[Any, Any] = vars(self)
