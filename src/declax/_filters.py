@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Sequence
-from types import EllipsisType, FunctionType, UnionType
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import EllipsisType, FunctionType, MappingProxyType, UnionType
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, Union, cast, get_args, get_origin
 from typing import Any as AnyType
 
 from declax._typing import Path
@@ -47,7 +47,7 @@ class _OfPaths(abc.ABC):
     def __call__(self, path: Path, value: AnyType) -> bool:
         return self._takes(path)
 
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
+    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
         """As the function `matches_kind`."""
         return self._takes(path)
 
@@ -217,7 +217,7 @@ class OfType:
         kind = getattr(value, "type", None)
         return isinstance(kind, type) and issubclass(kind, self.type)
 
-    def matches_kind(self, path: Path, kind: _Class | None, tag: object) -> bool | None:
+    def matches_kind(self, path: Path, kind: _Class | None, metadata: Mapping[str, AnyType]) -> bool | None:
         """As the function `matches_kind`."""
         return kind is not None and issubclass(kind, self.type) if _is_kind(self.type) else None
 
@@ -260,9 +260,9 @@ class WithTag:
         tag = getattr(value, "tag", None)
         return isinstance(tag, str) and tag == self.tag
 
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
+    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
         """As the function `matches_kind`."""
-        return None if kind is None else self._is_tag(tag, kind)
+        return None if kind is None else self._is_tag(metadata.get("tag"), kind)
 
     def _is_tag(self, tag: object, kind: type) -> bool:
         if tag is None:
@@ -271,6 +271,31 @@ class WithTag:
 
     def __repr__(self) -> str:
         return f"WithTag({self.tag!r})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Unless:
+    """Takes Variables of a kind, except those that have False under a name in their metadata.
+
+    >>> import declax as dx
+    >>> dx.is_trainable((), dx.Param(1.0, trainable=False))
+    False
+    """
+
+    kind: type
+    name: str
+    written: str
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        metadata: Mapping[str, AnyType] = getattr(value, "_metadata", _NONE)
+        return isinstance(value, self.kind) and bool(metadata.get(self.name, True))
+
+    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
+        """As the function `matches_kind`."""
+        return kind is not None and issubclass(kind, self.kind) and bool(metadata.get(self.name, True))
+
+    def __repr__(self) -> str:
+        return self.written
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
@@ -287,9 +312,9 @@ class _Combination:
         is_settled = any(bool(p(path, value)) is self._settles for p in self.predicates)
         return self._settles if is_settled else not self._settles
 
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
+    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
         """As the function `matches_kind`."""
-        decisions = {matches_kind(p, path, kind, tag) for p in self.predicates}
+        decisions = {matches_kind(p, path, kind, metadata) for p in self.predicates}
         if self._settles in decisions:
             return self._settles
         return None if None in decisions else not self._settles
@@ -336,21 +361,25 @@ class Not(_Combination):
     def __call__(self, path: Path, value: AnyType) -> bool:
         return not super().__call__(path, value)
 
-    def matches_kind(self, path: Path, kind: type | None, tag: object) -> bool | None:
+    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
         """As the function `matches_kind`."""
-        decision = super().matches_kind(path, kind, tag)
+        decision = super().matches_kind(path, kind, metadata)
         return None if decision is None else not decision
 
 
-_PREDICATES = (_OfPaths, OfType, WithTag, _Combination)
-_BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Any, All, Not})
+_NONE: Final[Mapping[str, AnyType]] = MappingProxyType({})
+
+_PREDICATES = (_OfPaths, OfType, WithTag, Unless, _Combination)
+_BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Unless, Any, All, Not})
 """Predicates with `matches_kind`; a derived class may return another result."""
 
 
-def matches_kind(predicate: Predicate, path: Path, kind: type | None, tag: object = None) -> bool | None:
-    """The result of a predicate if path, kind and tag of a leaf settle it, else None."""
+def matches_kind(
+    predicate: Predicate, path: Path, kind: type | None, metadata: Mapping[str, AnyType] = _NONE
+) -> bool | None:
+    """The result of a predicate if path, kind and metadata of a leaf settle it, else None."""
     known: AnyType = predicate
-    return known.matches_kind(path, kind, tag) if type(predicate) in _BUILT_IN else None
+    return known.matches_kind(path, kind, metadata) if type(predicate) in _BUILT_IN else None
 
 
 def is_of_kind(predicate: Predicate) -> bool:

@@ -53,7 +53,9 @@ def test_each_parameter_is_treated_by_the_first_filter_that_takes_it():
     expected = {"head.kernel": -1.0, "head.bias": -1.0, "body.up.kernel": -0.1, "body.down.kernel": -0.1}
     grads = gradients()
     for path, change in changes(tx).items():
-        np.testing.assert_allclose(change, expected.get(path, 0.0) * grads[path], rtol=1e-3, atol=1e-5, err_msg=path)
+        np.testing.assert_allclose(
+            change, expected.get(path, 0.0) * grads.get(path, 0.0), rtol=1e-3, atol=1e-5, err_msg=path
+        )
 
 
 def test_weight_decay_false_on_a_field():
@@ -71,6 +73,45 @@ def test_trainable_is_one_filter_for_gradients_and_optimizer():
     changed = changes(optax.sgd(0.1), wrt=dx.is_trainable)
     assert not changed["fixed"].any()
     assert changed["gain"].any()
+
+
+def test_gradients_and_optimizers_leave_out_what_is_not_trainable():
+    net = Net(rngs=dx.Rngs(0))
+    fixed = net.fixed.value
+    trained = dx.state(net, dx.is_trainable).paths
+    assert dx.grad(loss_of)(net).paths == trained
+    assert dx.grad(loss_of, argnums=dx.DiffState(0))(net).paths == trained
+    assert dx.accumulate(lambda net, x: loss_of(net), 1)(net, jnp.ones(1))[1].paths == trained
+    for optimizer in (dx.Optimizer(net, optax.sgd(0.1)), dx.ModelAndOptimizer(net, optax.sgd(0.1))):
+        assert optimizer.wrt is dx.is_trainable
+        given = (dx.grad(loss_of)(net),)
+        optimizer.update(*given if isinstance(optimizer, dx.ModelAndOptimizer) else (net, *given))
+    assert net.fixed.value is fixed
+
+
+def test_a_filter_says_what_is_taken():
+    net = Net(rngs=dx.Rngs(0))
+    grads = dx.grad(loss_of, argnums=dx.DiffState(0, dx.Param))(net)
+    assert ("fixed",) in grads.paths
+    optimizer = dx.Optimizer(net, optax.sgd(0.1), wrt=dx.Param)
+    with pytest.raises(OptimizerError, match="missing: fixed"):
+        optimizer.update(net, dx.grad(loss_of)(net))
+    fixed = net.fixed.value
+    optimizer.update(net, grads)
+    assert (net.fixed.value != fixed).all()
+
+
+def test_metadata_that_changes_is_seen():
+    net = Net(rngs=dx.Rngs(0))
+    dx.set_metadata(net, only=dx.PathContains("body"), trainable=False)
+    dx.set_metadata(net, only=dx.PathContains("fixed"), trainable=True)
+    assert {path[0] for path in dx.grad(loss_of)(net).paths} == {"fixed", "gain", "head"}
+
+
+def test_without_metadata_the_filter_is_that_of_params():
+    model = dx.MLP(2, 4, rngs=dx.Rngs(0))
+    assert dx.state(model, dx.is_trainable).definition is dx.state(model, dx.Param).definition
+    assert repr(dx.is_trainable) == "is_trainable"
 
 
 def test_a_mask_sees_shapes():

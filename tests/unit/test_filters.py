@@ -359,7 +359,7 @@ def test_what_is_decided_holds_for_every_value(filter, path, value):
     predicate = filterlib.to_predicate(filter)
     is_variable = isinstance(value, dx.Variable)
     kind = type(value) if is_variable else None
-    decided = matches_kind(predicate, path, kind, value._metadata.get("tag") if is_variable else None)
+    decided = matches_kind(predicate, path, kind, value._metadata if is_variable else {})
     if is_variable or not isinstance(value, SimpleNamespace):
         assert decided in (None, predicate(path, value))
 
@@ -379,10 +379,12 @@ def test_what_is_decided_holds_for_every_value(filter, path, value):
         (dx.Not(dx.Param), False),
         (dx.Not(int), None),
         (lambda path, value: True, None),
+        (dx.is_trainable, True),
+        (dx.Not(dx.is_decayed), False),
     ],
 )
 def test_decisions_about_a_variable(filter, decided):
-    assert matches_kind(filterlib.to_predicate(filter), ("x",), dx.Param, "a") is decided
+    assert matches_kind(filterlib.to_predicate(filter), ("x",), dx.Param, {"tag": "a"}) is decided
 
 
 @pytest.mark.parametrize(

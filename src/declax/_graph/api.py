@@ -25,6 +25,7 @@ from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4
+from declax._variables.selection import is_trainable
 from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
@@ -636,7 +637,7 @@ GraphDef._call = staticmethod(call)
 
 def advise_param(node: Any, filter: object) -> str | None:
     """The line that makes a parameter of a plain array, where a filter for Params took nothing; None without one."""
-    if filter is not Param or not isinstance(node, Pytree):
+    if filter not in (Param, is_trainable) or not isinstance(node, Pytree):
         return None
     plain = (path for path, value in state(node)._read_pairs() if isinstance(value, (jax.Array, np.ndarray)))
     path = next(plain, None)

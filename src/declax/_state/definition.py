@@ -389,8 +389,8 @@ def _groups(
 def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
     """Whether a predicate matches a leaf, and whether that depends on the leaf's value."""
     path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
-    kind, tag = (None, None) if leaf_def is None else (leaf_def[0], leaf_def[1].get("tag"))
-    decided = matches_kind(predicate, path, kind, tag)
+    kind, metadata = (None, Metadata.EMPTY) if leaf_def is None else leaf_def
+    decided = matches_kind(predicate, path, kind, metadata)
     if decided is not None:
         return decided, False
     value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)

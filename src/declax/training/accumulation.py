@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from declax import errors
 from declax._filters import Filter
 from declax._state.states import State
-from declax._variables.variable import Param
+from declax._variables.selection import is_trainable
 from declax.transforms._engine.prefixes import Carry
 from declax.transforms.abstract import eval_shape
 from declax.transforms.autodiff import DiffState, value_and_grad
@@ -21,7 +21,7 @@ M = TypeVar("M")
 
 
 def accumulate(
-    loss: Callable[..., jax.Array], steps: int, *, wrt: Filter = Param
+    loss: Callable[..., jax.Array], steps: int, *, wrt: Filter = is_trainable
 ) -> Callable[..., tuple[jax.Array, State[Any]]]:
     """Computes a loss and its gradient over a batch in several steps, with the memory of one.
 

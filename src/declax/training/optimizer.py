@@ -21,7 +21,8 @@ from declax._lazy import lazy_names
 from declax._state.definition import StateDef
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
-from declax._variables.variable import Param, Variable
+from declax._variables.selection import is_trainable
+from declax._variables.variable import Variable
 from declax.training._comparison import difference, resized, shape_of
 from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptLayout, OptState, OptVariable, variables_of
@@ -39,7 +40,8 @@ class Optimizer(Pytree, Generic[M]):
     Args:
       model: a Module, or any tree or graph of them. It is read, not kept.
       tx: an optax transformation, or `optax.MultiSteps`.
-      wrt: a filter that selects the parameters; use the same for the gradient.
+      wrt: a filter that selects the parameters; use the same for the gradient. By default the Params that are not
+        declared with ``trainable=False``.
       graph: False if the model must be a tree; None for the default of `set_graph_mode`.
 
     Attributes:
@@ -71,7 +73,7 @@ class Optimizer(Pytree, Generic[M]):
     step: OptState[jax.Array]
     opt_state: PyTree
 
-    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param, *, graph: bool | None = None) -> None:
+    def __init__(self, model: M, tx: Transformation, wrt: Filter = is_trainable, *, graph: bool | None = None) -> None:
         if not is_transformation(tx):
             raise errors.OptimizerError(
                 "Optimizer.tx",
@@ -225,7 +227,7 @@ class ModelAndOptimizer(Optimizer[M]):
     Args:
       model: a Module, or any tree or graph of them; kept as the attribute `model`.
       tx: an optax transformation, or `optax.MultiSteps`.
-      wrt: a filter that selects the parameters; use the same for the gradient.
+      wrt: a filter that selects the parameters, as for `Optimizer`.
       graph: False if the model must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
@@ -241,7 +243,7 @@ class ModelAndOptimizer(Optimizer[M]):
 
     model: M
 
-    def __init__(self, model: M, tx: Transformation, wrt: Filter = Param, *, graph: bool | None = None) -> None:
+    def __init__(self, model: M, tx: Transformation, wrt: Filter = is_trainable, *, graph: bool | None = None) -> None:
         super().__init__(model, tx, wrt, graph=graph)
         self.model = model
 

@@ -10,33 +10,10 @@ from declax._filters import Filter, PathMatches, Predicate, as_written, ask, pre
 from declax._state.definition import values_of
 from declax._state.states import State, make_state
 from declax._typing import Path
-from declax._variables.variable import Param, Variable
 from declax.training._transformation import Transformation
 
 if TYPE_CHECKING:
     import optax
-
-
-def is_trainable(path: Path, value: Any) -> bool:
-    """A filter of the Params that are not declared with ``trainable=False``.
-
-    Pass it as `wrt` of an Optimizer and as the filter of the gradient.
-
-    >>> import declax as dx
-    >>> dx.is_trainable((), dx.Param(1.0)), dx.is_trainable((), dx.Param(1.0, trainable=False))
-    (True, False)
-    """
-    return isinstance(value, Param) and bool(value.get_metadata("trainable", True))
-
-
-def is_decayed(path: Path, value: Any) -> bool:
-    """A filter of the Variables that are not declared with ``weight_decay=False``.
-
-    >>> import declax as dx
-    >>> dx.is_decayed((), dx.Param(1.0)), dx.is_decayed((), dx.Param(1.0, weight_decay=False))
-    (True, False)
-    """
-    return isinstance(value, Variable) and bool(value.get_metadata("weight_decay", True))
 
 
 def mask_by(only: Filter, /) -> Callable[[State[Any]], State[Any]]:

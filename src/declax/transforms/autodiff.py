@@ -20,7 +20,8 @@ from declax._filters import Filter, as_written
 from declax._graph.api import advise_param
 from declax._lazy import lazy_names
 from declax._typing import MISSING, Missing
-from declax._variables.variable import Param, Variable
+from declax._variables.selection import is_trainable
+from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
     ArgumentLeaves,
@@ -100,7 +101,7 @@ class DiffState(NamedTuple):
     """
 
     argnum: int
-    filter: Filter = Param
+    filter: Filter = is_trainable
 
 
 Argnums = int | DiffState | Sequence[int | DiffState]
@@ -191,9 +192,9 @@ def grad(
     Args:
       f: the function; it returns a scalar, or with `has_aux` a pair of a scalar and another result. Omit it to
         use `grad` as a decorator with options.
-      argnums: the arguments to differentiate. Of a model, these are the Params, or with ``graph_updates=False`` all
-        leaves; ``DiffState(argnum, filter)`` selects others. With graph updates, the call may give these arguments by
-        name, or leave them at their defaults.
+      argnums: the arguments to differentiate. Of a model, these are the Params without ``trainable=False``, or with
+        ``graph_updates=False`` all leaves; ``DiffState(argnum, filter)`` selects others. With graph updates, the call
+        may give these arguments by name, or leave them at their defaults.
       has_aux: whether `f` returns a pair.
       holomorphic, allow_int: as in `jax.grad`.
       graph, graph_updates: as in `jit`.
@@ -384,7 +385,7 @@ class _Gradients(NamedTuple):
         """The number and the filter of an entry of argnums."""
         if isinstance(argnum, DiffState):
             return argnum
-        return argnum, Param if self.mode.updates else ...
+        return argnum, is_trainable if self.mode.updates else ...
 
     def _nothing(self, args: tuple[Any, ...]) -> TransformError:
         number, chosen = self._selected(self.argnums[0])
