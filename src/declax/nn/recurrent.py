@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ca
 
 import jax
 import jax.numpy as jnp
-from typing_extensions import TypeVar
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from declax import errors
 from declax._classes.decorator import dataclass
@@ -78,6 +78,17 @@ def _last_carry(carries: T, first: T, lengths: jax.Array) -> T:
     return selected
 
 
+class RunOptions(TypedDict, Generic[C], total=False):
+    """The options of a call of `RNN`, to type checkers."""
+
+    initial_carry: C | None
+    seq_lengths: jax.Array | None
+    time_major: bool | None
+    reverse: bool | None
+    keep_order: bool | None
+    rngs: RngSource | None
+
+
 @dataclass
 class RNN(Module, Generic[C]):
     """Runs a cell along the time axis of a sequence.
@@ -123,42 +134,15 @@ class RNN(Module, Generic[C]):
 
     @overload
     def __call__(
-        self,
-        inputs: jax.Array,
-        *,
-        initial_carry: C | None = None,
-        seq_lengths: jax.Array | None = None,
-        return_carry: Literal[True],
-        time_major: bool | None = None,
-        reverse: bool | None = None,
-        keep_order: bool | None = None,
-        rngs: RngSource | None = None,
+        self, inputs: jax.Array, *, return_carry: Literal[True], **options: Unpack[RunOptions[C]]
     ) -> tuple[C, jax.Array]: ...
     @overload
     def __call__(
-        self,
-        inputs: jax.Array,
-        *,
-        initial_carry: C | None = None,
-        seq_lengths: jax.Array | None = None,
-        return_carry: Literal[False],
-        time_major: bool | None = None,
-        reverse: bool | None = None,
-        keep_order: bool | None = None,
-        rngs: RngSource | None = None,
+        self, inputs: jax.Array, *, return_carry: Literal[False], **options: Unpack[RunOptions[C]]
     ) -> jax.Array: ...
     @overload
     def __call__(
-        self,
-        inputs: jax.Array,
-        *,
-        initial_carry: C | None = None,
-        seq_lengths: jax.Array | None = None,
-        return_carry: bool | None = None,
-        time_major: bool | None = None,
-        reverse: bool | None = None,
-        keep_order: bool | None = None,
-        rngs: RngSource | None = None,
+        self, inputs: jax.Array, *, return_carry: bool | None = None, **options: Unpack[RunOptions[C]]
     ) -> Any: ...
     def __call__(
         self,
@@ -300,16 +284,7 @@ class RNNBase(Protocol):
     """A layer over sequences that `Bidirectional` takes: an `RNN`, or one that is called alike."""
 
     def __call__(
-        self,
-        inputs: jax.Array,
-        *,
-        initial_carry: Any = None,
-        rngs: RngSource | None = None,
-        seq_lengths: jax.Array | None = None,
-        return_carry: bool | None = None,
-        time_major: bool | None = None,
-        reverse: bool | None = None,
-        keep_order: bool | None = None,
+        self, inputs: jax.Array, *, return_carry: bool | None = None, **options: Unpack[RunOptions[Any]]
     ) -> Any:
         """Runs along the time axis, as `RNN` does."""
         ...

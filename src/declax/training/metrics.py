@@ -63,7 +63,37 @@ class Metric(Pytree):
 
 
 @dataclass
-class Average(Metric):
+class _OfValues(Metric):
+    """The fields of metrics of one keyword of `update`, and how they read it."""
+
+    argname: str = field(default="values")
+    _: KW_ONLY
+    axis_name: AxisName = field(default=None)
+
+    def _batch(self, mask: Mask, given: Mapping[str, Any]) -> tuple[jax.Array, Mask]:
+        """The values, and a boolean mask of their shape."""
+        values = jnp.asarray(_argument(self, self.argname, given))
+        if mask is None:
+            return values, None
+        try:
+            return values, jnp.broadcast_to(jnp.asarray(mask).astype(bool), values.shape)
+        except ValueError:
+            raise errors.LayerError(
+                f"{errors.type_name(type(self))}.update",
+                "'mask' does not broadcast to the values",
+                expected=f"a shape that broadcasts to {values.shape}",
+                got=errors.describe(mask),
+            ) from None
+
+    def _over_axis(self, *batch: jax.Array) -> tuple[jax.Array, ...]:
+        if self.axis_name is None:
+            return batch
+        psum: Callable[..., tuple[jax.Array, ...]] = lax.psum  # jax leaves it untyped
+        return psum(batch, self.axis_name)
+
+
+@dataclass
+class Average(_OfValues):
     """The mean of all values.
 
     ``sum(values) / number of values``, in float32; NaN before the first update.
@@ -84,9 +114,6 @@ class Average(Metric):
     3.0
     """
 
-    argname: str = field(default="values")
-    _: KW_ONLY
-    axis_name: AxisName = field(default=None)
     total: MetricState = variable((), initializer=zeros, stream=None)
     count: MetricState = variable((), initializer=zeros, dtype=jnp.int32, stream=None)
 
@@ -102,10 +129,8 @@ class Average(Metric):
           mask: nonzero where a value counts; of a shape that broadcasts to that of the values. It gives no weights.
           **kwargs: the values, a number or an array, under `argname`. Other keywords are for other metrics.
         """
-        values, where = _batch_of(self, self.argname, mask, kwargs)
-        total, count = _over_axis(
-            self.axis_name, jnp.sum(values, dtype=jnp.float32, where=where), _count(values, where)
-        )
+        values, where = self._batch(mask, kwargs)
+        total, count = self._over_axis(jnp.sum(values, dtype=jnp.float32, where=where), _count(values, where))
         self.total[...] += total
         self.count[...] += count
 
@@ -131,7 +156,7 @@ class Statistics(Pytree):
 
 
 @dataclass
-class Welford(Metric):
+class Welford(_OfValues):
     """Mean and standard deviation of all values, in one pass without cancellation.
 
     Batches are merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
@@ -152,9 +177,6 @@ class Welford(Metric):
     (2.0, 1.0)
     """
 
-    argname: str = field(default="values")
-    _: KW_ONLY
-    axis_name: AxisName = field(default=None)
     count: MetricState = variable((), initializer=zeros, dtype=jnp.int32, stream=None)
     mean: MetricState = variable((), initializer=zeros, stream=None)
     m2: MetricState = variable((), initializer=zeros, stream=None)
@@ -172,13 +194,13 @@ class Welford(Metric):
           mask: nonzero where a value counts; of a shape that broadcasts to that of the values. It gives no weights.
           **kwargs: the values, a number or an array, under `argname`. Other keywords are for other metrics.
         """
-        values, where = _batch_of(self, self.argname, mask, kwargs)
+        values, where = self._batch(mask, kwargs)
         values = values.astype(jnp.float32)
-        total, added = _over_axis(self.axis_name, jnp.sum(values, where=where), _count(values, where))
+        total, added = self._over_axis(jnp.sum(values, where=where), _count(values, where))
         before, batch = (count.astype(jnp.float32) for count in (self.count[...], added))
         after = jnp.maximum(before + batch, 1)  # a mask may leave nothing
         mean = total / jnp.maximum(batch, 1)
-        (deviation,) = _over_axis(self.axis_name, jnp.sum(jnp.square(values - mean), where=where))
+        (deviation,) = self._over_axis(jnp.sum(jnp.square(values - mean), where=where))
         delta = mean - self.mean[...]
         self.count[...] += added
         self.mean[...] += delta * batch / after
@@ -340,28 +362,5 @@ def _argument(metric: Metric, name: str, given: Mapping[str, Any]) -> Any:
     )
 
 
-def _batch_of(metric: Metric, name: str, mask: Mask, given: Mapping[str, Any]) -> tuple[jax.Array, Mask]:
-    """The values, and a boolean mask of their shape."""
-    values = jnp.asarray(_argument(metric, name, given))
-    if mask is None:
-        return values, None
-    try:
-        return values, jnp.broadcast_to(jnp.asarray(mask).astype(bool), values.shape)
-    except ValueError:
-        raise errors.LayerError(
-            f"{errors.type_name(type(metric))}.update",
-            "'mask' does not broadcast to the values",
-            expected=f"a shape that broadcasts to {values.shape}",
-            got=errors.describe(mask),
-        ) from None
-
-
 def _count(values: jax.Array, where: Mask) -> jax.Array:
     return jnp.int32(values.size) if where is None else jnp.sum(where, dtype=jnp.int32)
-
-
-def _over_axis(axis_name: AxisName, *batch: jax.Array) -> tuple[jax.Array, ...]:
-    if axis_name is None:
-        return batch
-    psum: Callable[..., tuple[jax.Array, ...]] = lax.psum  # jax leaves it untyped
-    return psum(batch, axis_name)
