@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     train(model, run, load_topics()[0])
     before = held_out_loss(model, held_out, run.training.length)
 
-    adapted = dx.lora(model, rank=RANK, rngs=dx.Rngs(run.training.seed))
+    adapted = dx.lora(model, dx.Linear, rank=RANK, rngs=dx.Rngs(run.training.seed))
     train(adapted, dataclasses.replace(run, optimizer=optax.adam(3e-3)), code, wrt=dx.LoRAParam)
     merged = dx.merge_lora(adapted)
     after = held_out_loss(merged, held_out, run.training.length)

@@ -95,7 +95,7 @@ def test_a_lora_with_a_linear_base_is_folded(normal, close):
 
 
 def test_a_filter_that_selects_nothing_and_a_model_without_adapters():
-    with pytest.raises(LayerError, match=r"lora: the filter .* selects no Linear of the model"):
+    with pytest.raises(LayerError, match=r"lora: the filter .* selects no linear layer of the model"):
         dx.lora(Net(dx.Rngs(0)), dx.PathContains("tail"), rank=1, rngs=dx.Rngs(1))
     with pytest.raises(LayerError, match=r"merge_lora: the model has no adapters"):
         dx.merge_lora(Net(dx.Rngs(0)))
@@ -114,3 +114,58 @@ def test_stacked_layers_have_an_adapter_each(normal, close):
     assert not np.allclose(changed(x), model(x))
     close(dx.merge_lora(changed)(x), changed(x))
     close(changed[1](x), dx.merge_lora(changed)[1](x))
+
+
+class Attending(dx.Module):
+    def __init__(self, rngs: dx.Rngs) -> None:
+        self.attention = dx.MultiHeadAttention(2, 4, 8, 3, num_kv_heads=1, decode=False, rngs=rngs)
+        self.out = dx.Einsum("ta,ab->tb", (3, 2), rngs=rngs)
+        self.batched = dx.LinearGeneral(2, 3, batch_axis={0: 2}, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.batched(self.out(self.attention(x, is_causal=True)))
+
+
+def test_projections_of_attention_are_adapted(normal, close):
+    model, x = Attending(dx.Rngs(0)), normal(2, 4)
+    adapted = dx.lora(model, rank=1, rngs=dx.Rngs(1), lora_param_dtype=jnp.float32)
+    parts = {path[0] if len(path) == 4 else path[:2] for path in dx.state(adapted, dx.LoRAParam).paths}
+    assert parts == {"attention"}
+    assert adapted.attention.query.kernel is model.attention.query.kernel
+    assert adapted.attention.key.lora.lora_b.shape == (1, 4)
+    assert adapted.attention.out.lora.lora_a.shape == (8, 1)
+    np.testing.assert_array_equal(adapted(x), model(x))
+    changed = trained(adapted)
+    assert not np.allclose(changed(x), model(x))
+    merged = dx.merge_lora(changed)
+    close(merged(x), changed(x))
+    assert dx.graphdef(merged) == dx.graphdef(model)
+
+
+@pytest.mark.parametrize("axis", [(-2, -1), (-1, -2), (0, 2)])
+def test_the_adapter_of_a_linear_general_is_that_of_its_matrix(normal, close, axis):
+    x = normal(2, 3, 4)
+    sizes = tuple(x.shape[a] for a in axis)
+    linear = dx.LinearGeneral(sizes, (2, 3), axis=axis, rngs=dx.Rngs(0))
+    changed = trained(dx.lora({"a": linear}, rank=2, rngs=dx.Rngs(1)))["a"]
+    low_rank = (changed.lora.lora_a.value @ changed.lora.lora_b.value).reshape(linear.kernel.shape)
+    expected = linear(x) + jnp.tensordot(x, low_rank, axes=(axis, (0, 1)))
+    close(changed(x), expected)
+    close(dx.merge_lora({"a": changed})["a"](x), expected)
+
+
+def test_stacked_projections_have_an_adapter_each(normal, close):
+    model = dx.Stacked(lambda rngs: dx.LinearGeneral((2, 2), (2, 2), axis=(-2, -1), rngs=rngs), 3, rngs=dx.Rngs(0))
+    changed, x = trained(dx.lora(model, rank=1, rngs=dx.Rngs(1))), normal(5, 2, 2)
+    assert changed.layers.lora.lora_a.shape == (3, 4, 1)
+    close(dx.merge_lora(changed)(x), changed(x))
+
+
+def test_an_adapter_that_does_not_fit_its_layer():
+    adapter = dx.LoRA(4, 1, 6, rngs=dx.Rngs(0))
+    fitting = dx.LoRALinearGeneral((2, 2), (2, 3), axis=(-2, -1), lora=adapter, rngs=dx.Rngs(0))
+    assert fitting.lora is adapter
+    with pytest.raises(LayerError, match=r"LoRALinearGeneral\.lora: the adapter does not fit the layer"):
+        dx.LoRALinearGeneral((2, 2), (2, 2), axis=(-2, -1), lora=adapter, rngs=dx.Rngs(0))
+    with pytest.raises(LayerError, match=r"and batch_axis=\{0: 2\}"):
+        dx.LoRALinearGeneral(4, 6, batch_axis={0: 2}, lora=adapter, rngs=dx.Rngs(0))

@@ -19,6 +19,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
@@ -27,19 +28,20 @@ from declax.nn.linear import OutSharding, default_bias_init, default_kernel_init
 Sizes: TypeAlias = int | Sequence[int]
 
 
-def _sizes(sizes: Sizes) -> tuple[int, ...]:
+def sizes_of(sizes: Sizes) -> tuple[int, ...]:
+    """One size or several, as a tuple."""
     return (sizes,) if is_integer(sizes) else tuple(cast(Sequence[int], sizes))
 
 
 def _general_shape(batch_axis: Mapping[int, int], *sizes: Sizes) -> tuple[int, ...]:
-    return (*batch_axis.values(), *(size for several in sizes for size in _sizes(several)))
+    return (*batch_axis.values(), *(size for several in sizes for size in sizes_of(several)))
 
 
 def _of_a_matrix(initializer: Initializer, in_features: Sizes, out_features: Sizes) -> Initializer:
     """Makes a kernel as the matrix that it represents, so that fan-in and fan-out are those of the map."""
 
     def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        columns = math.prod(_sizes(out_features))
+        columns = math.prod(sizes_of(out_features))
         return initializer(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
 
     return initialize
@@ -95,8 +97,8 @@ class LinearGeneral(Module):
     axis: Sizes = field(default=-1)
     batch_axis: Mapping[int, int] = static(default_factory=dict)
     use_bias: bool = field(default=True)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
     precision: PrecisionLike = field(default=None)
@@ -121,11 +123,11 @@ class LinearGeneral(Module):
     )
 
     def __post_init__(self, *used_up: object) -> None:
-        if len(_sizes(self.in_features)) != len(_sizes(self.axis)):
+        if len(sizes_of(self.in_features)) != len(sizes_of(self.axis)):
             raise errors.LayerError(
                 field_of(self, "axis"),
                 "each size of the input needs an axis",
-                expected=f"{len(_sizes(self.in_features))} axes, for in_features={self.in_features}",
+                expected=f"{len(sizes_of(self.in_features))} axes, for in_features={self.in_features}",
                 got=repr(self.axis),
             )
         if list(self.batch_axis) != list(range(len(self.batch_axis))):
@@ -157,12 +159,12 @@ class LinearGeneral(Module):
         y = (self.dot_general or lax.dot_general)(x, kernel, contract, precision=self.precision, **options)
         if bias is None:
             return y
-        outputs = _sizes(self.out_features)
+        outputs = sizes_of(self.out_features)
         between = (1,) * (y.ndim - len(batch) - len(outputs))
         return y + bias.reshape(*y.shape[: len(batch)], *between, *outputs).astype(y.dtype)
 
     def _axes_of(self, x: jax.Array) -> tuple[int, ...]:
-        wanted = {**self.batch_axis, **dict(zip(_sizes(self.axis), _sizes(self.in_features), strict=True))}
+        wanted = {**self.batch_axis, **dict(zip(sizes_of(self.axis), sizes_of(self.in_features), strict=True))}
         is_fine = all(-x.ndim <= axis < x.ndim and x.shape[axis] == size for axis, size in wanted.items())
         counted = [axis % max(x.ndim, 1) for axis in wanted]
         if not is_fine or len(set(counted)) < len(counted):
@@ -225,8 +227,8 @@ class Einsum(Module):
     kernel_shape: tuple[int, ...] = field()
     bias_shape: tuple[int, ...] | None = field(default=None)
     _: KW_ONLY
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)

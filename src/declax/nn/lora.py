@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any
@@ -17,10 +18,12 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param, T, Variable
 from declax.initializers import he_uniform, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
+from declax.nn.contractions import LinearGeneral, sizes_of
 from declax.nn.linear import Linear, OutSharding
 
 
@@ -88,8 +91,8 @@ class LoRA(Module):
     out_features: int = field(ge=1)
     _: KW_ONLY
     base_module: Module | None = field(default=None)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     a_initializer: InitVar[Initializer] = field(default=he_uniform())
     b_initializer: InitVar[Initializer] = field(default=zeros)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
@@ -163,8 +166,8 @@ class LoRALinear(Linear):
 
     _: KW_ONLY
     lora_rank: int = field(ge=1)
-    lora_dtype: Dtype | None = static(default=None)
-    lora_param_dtype: Dtype = static(default=jnp.float32)
+    lora_dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    lora_param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     a_initializer: InitVar[Initializer] = field(default=he_uniform())
     b_initializer: InitVar[Initializer] = field(default=zeros)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
@@ -198,3 +201,57 @@ class LoRALinear(Linear):
           Array of shape ``(..., out_features)``.
         """
         return super().__call__(inputs, out_sharding) + self.lora(inputs)
+
+
+@dataclass
+class LoRALinearGeneral(LinearGeneral):
+    """A `LinearGeneral` with a low-rank adapter of the matrix that its kernel stands for.
+
+    ``y = linear(x) + x @ lora.lora_a @ lora.lora_b``, where the contracted axes of `x` are one axis, as are those that
+    the result has at its end.
+
+    Args:
+      lora: the adapter, from all contracted elements to all elements of the result.
+
+    The other arguments are those of `LinearGeneral`.
+
+    Raises:
+      LayerError: for batch axes, and an adapter of other sizes.
+
+    >>> import declax as dx
+    >>> adapter = dx.LoRA(6, 1, 8, rngs=dx.Rngs(0))
+    >>> layer = dx.LoRALinearGeneral((2, 3), (2, 4), axis=(-2, -1), lora=adapter, rngs=dx.Rngs(0))
+    >>> layer(jnp.ones((5, 2, 3))).shape
+    (5, 2, 4)
+    """
+
+    _: KW_ONLY
+    lora: LoRA = field()
+
+    def __post_init__(self, *used_up: object) -> None:
+        super().__post_init__()
+        wanted = math.prod(sizes_of(self.in_features)), math.prod(sizes_of(self.out_features))
+        given = self.lora.in_features, self.lora.out_features
+        if self.batch_axis or wanted != given:
+            raise errors.LayerError(
+                field_of(self, "lora"),
+                "the adapter does not fit the layer",
+                expected=f"a LoRA from {wanted[0]} to {wanted[1]} features, for a layer without batch_axis",
+                got=f"a LoRA from {given[0]} to {given[1]} features, and batch_axis={dict(self.batch_axis)}",
+            )
+
+    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
+        """Applies the map and its adapter.
+
+        Args:
+          inputs: array whose axes `axis` have the sizes `in_features`.
+          out_sharding: sharding of the output of the map, under explicit sharding.
+
+        Returns:
+          Array with the axes of the input that are not contracted, then those of `out_features`.
+        """
+        y = super().__call__(inputs, out_sharding)
+        axes = self._axes_of(inputs)
+        rest = [size for axis, size in enumerate(inputs.shape) if axis not in axes]
+        x = jnp.moveaxis(inputs, axes, range(-len(axes), 0)).reshape(*rest, self.lora.in_features)
+        return y + self.lora(x).reshape(y.shape)
