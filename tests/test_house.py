@@ -44,7 +44,7 @@ LAYERS: list[tuple[str, str]] = [
     ("mypy_plugin", "what mypy cannot know from annotations alone"),
     ("_fields", "what a class declares: specifiers, expressions, annotations, snapshots of static values"),
     ("_tree", "an object as a tree: statuses, layouts, generated functions, epochs, unique numbers, text of values"),
-    ("_variables", "Variables, their kinds, metadata and operators"),
+    ("_variables", "Variables, their kinds, metadata and operators; dtype policies"),
     ("_classes initializers", "Pytree, the dataclass transform, construction and its record; initializers as values"),
     ("_state", "States: flat lists of values under interned paths, views of them, and functions of them"),
     ("_graph", "objects with sharing and cycles, to a definition and a flat state, and back"),

@@ -143,9 +143,12 @@ from declax._tree.rendering import display as display
 from declax._typing import Initializer as Initializer
 from declax._variables.defaults import var_defaults as var_defaults
 from declax._variables.metadata import VariableMetadata as VariableMetadata
+from declax._variables.policy import Policy as Policy
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
 from declax._variables.registry import variable_type_from_name as variable_type_from_name
+from declax._variables.selection import is_decayed as is_decayed
+from declax._variables.selection import is_trainable as is_trainable
 from declax._variables.variable import BatchStat as BatchStat
 from declax._variables.variable import Cache as Cache
 from declax._variables.variable import Intermediate as Intermediate
@@ -189,6 +192,7 @@ from declax.nn import Linear as Linear
 from declax.nn import LinearGeneral as LinearGeneral
 from declax.nn import LoRA as LoRA
 from declax.nn import LoRALinear as LoRALinear
+from declax.nn import LoRALinearGeneral as LoRALinearGeneral
 from declax.nn import LSTMCell as LSTMCell
 from declax.nn import MultiHeadAttention as MultiHeadAttention
 from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
@@ -254,11 +258,11 @@ from declax.training import metrics as metrics
 from declax.training import optimizer as optimizer
 from declax.training.adapters import lora as lora
 from declax.training.adapters import merge_lora as merge_lora
+from declax.training.loss_scaling import LossScaleState as LossScaleState
+from declax.training.loss_scaling import dynamic_loss_scale as dynamic_loss_scale
 from declax.training.metrics import Metric as Metric
 from declax.training.metrics import MultiMetric as MultiMetric
 from declax.training.selection import by_filter as by_filter
-from declax.training.selection import is_decayed as is_decayed
-from declax.training.selection import is_trainable as is_trainable
 from declax.training.selection import mask_by as mask_by
 from declax.transforms import DiffState as DiffState
 from declax.transforms import grad as grad

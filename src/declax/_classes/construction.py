@@ -25,6 +25,7 @@ from declax._fields.overrides import overriding
 from declax._fields.specifiers import PartRecipe, Status, SubmoduleRecipe
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
+from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
 from declax.errors import FieldError, type_name
 
 MAKER_KEY: Final = "_pytree__maker"
@@ -115,6 +116,7 @@ class Maker:
         self._defaults = [part for part in parts if part.is_argument]
         self.recorded = [*kept, *(part.name for part in self._defaults)]
         self._usual_record = Record({}, dict.fromkeys(part.name for part in self._defaults))
+        self._says_dtypes = not {POLICY, "param_dtype"}.isdisjoint(fields)
         self._make = PartsFunction(cls, known, parts, self._init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.source = "" if self._make is None else self._make.source
@@ -122,7 +124,7 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._checks or self.recorded)
+        return bool(self._make or self._checks or self.recorded) or POLICY in self._cls.__dataclass_fields__
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""
@@ -144,12 +146,17 @@ class Maker:
         for check in self._checks:
             check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
         make = self._make
-        if self.recorded:
+        if self.recorded or (make is not None and not current_policy().is_empty):
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
             if record is not self._usual_record:
                 overrides = {name: value for name, value in record.made.items() if value is not None}
                 make = self._over(overrides) if overrides else make
-        if make is not None:
+        policy = attributes.get(POLICY)
+        if isinstance(policy, Policy):
+            with policy as attributes[POLICY]:
+                if make is not None:
+                    make(instance, init_vars)
+        elif make is not None:
             make(instance, init_vars)
 
     def _over(self, overrides: Mapping[str, Any]) -> PartsFunction:
@@ -170,7 +177,8 @@ class Maker:
         supplied = {
             part.name: attributes[part.name] for part in self._defaults if attributes[part.name] is not part.expression
         }
-        if not given and not supplied:
+        policy = NO_POLICY if self._says_dtypes else current_policy()
+        if not given and not supplied and policy.is_empty:
             return self._usual_record
         if supplied and _is_standard_replace():
             raise FieldError(
@@ -184,6 +192,7 @@ class Maker:
         return Record(
             values,
             {name: value for name, value in made.items() if name not in supplied or overriding(value) is not None},
+            policy,
         )
 
 

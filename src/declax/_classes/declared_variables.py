@@ -13,7 +13,8 @@ from declax._fields.expressions import Expression
 from declax._fields.refusals import WHY_CONSTANT
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.metadata import VariableMetadata
-from declax._variables.variable import Variable
+from declax._variables.policy import PARAM_DTYPE
+from declax._variables.variable import Param, Variable
 from declax.errors import FieldError, InitializerError, describe, type_name
 
 RNGS: Final = "rngs"
@@ -43,7 +44,8 @@ class VariableMaker:
         if self._kind is None:
             self._kind = self._find_kind()
         shape = self._shape(shape)
-        dtype = jnp.float32 if dtype is None else dtype
+        if dtype is None:
+            dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
         stream = self._recipe.stream
         key = None if stream is None else _draw(self._cls, self._where, rngs, stream)
         if not callable(initializer):

@@ -40,6 +40,7 @@ from declax._fields.specifiers import (
 from declax._tree.layout import RECORD_KEY
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, MYPY
+from declax._variables.policy import NO_POLICY
 from declax.errors import FieldError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
@@ -397,7 +398,9 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
             raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
-    return cls(**_arguments_of(obj, changes))
+    record: Record | None = obj.__dict__.get(RECORD_KEY)
+    with NO_POLICY if record is None else record.policy:
+        return cls(**_arguments_of(obj, changes))
 
 
 def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from declax._tree.statuses import has_data as has_data
 from declax._tree.statuses import is_data as is_data
 from declax._tree.statuses import register_data_type as register_data_type
 from declax._typing import MISSING, RECORD_KEY
+from declax._variables.policy import DtypeDefault
 from declax._variables.variable import Variable
 from declax.errors import (
     ConstructionError,
@@ -125,7 +126,15 @@ class PytreeMeta(_ProtocolMeta):
         if maker is object.__init__:
             return inspect.Signature()
         signature = inspect.signature(maker)
-        return signature.replace(parameters=tuple(signature.parameters.values())[1:])
+        fields = getattr(cls, "__dataclass_fields__", {})
+        parameters = [_without_policy(parameter, fields) for parameter in signature.parameters.values()]
+        return signature.replace(parameters=parameters[1:])
+
+
+def _without_policy(parameter: inspect.Parameter, fields: Mapping[str, dataclasses.Field[Any]]) -> inspect.Parameter:
+    """A parameter whose default is the dtype without a policy."""
+    factory = fields[parameter.name].default_factory if parameter.name in fields else None
+    return parameter.replace(default=factory.usual) if isinstance(factory, DtypeDefault) else parameter
 
 
 def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -333,6 +342,8 @@ def _is_shown(field: dataclasses.Field[Any] | None, name: str, value: object, st
         return False
     if field is None or not field.repr or value is field.default:
         return field is None
+    if isinstance(field.default_factory, DtypeDefault):
+        return value is not field.default_factory.usual
     if value is None:
         specifier = specifier_of(field)
         return not isinstance(field.type, dataclasses.InitVar) and (specifier is None or specifier.recipe is None)

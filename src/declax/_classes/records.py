@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from declax._tree.statuses import PLAIN, data_within
+from declax._variables.policy import NO_POLICY, Policy
 
 
 class Record(NamedTuple):
@@ -15,11 +16,13 @@ class Record(NamedTuple):
     Attributes:
       values: the InitVars that were given and are not their defaults, with MISSING in place of data.
       made: the annotated parts that the constructor made, each with the override of its call that was given, or None.
+      policy: the one around the constructor, where its arguments do not say the dtypes of the parts.
       objects: for each of these what it was made of, by which a later assignment is seen; None before that is known.
     """
 
     values: Mapping[str, Any]
     made: Mapping[str, Any]
+    policy: Policy = NO_POLICY
     objects: Mapping[str, tuple[object, ...]] | None = None
 
     def seal(self, attributes: Mapping[str, Any]) -> Record:
@@ -30,7 +33,7 @@ class Record(NamedTuple):
 
     def unseal(self, attributes: Mapping[str, Any]) -> Record:
         """The record for a copy, without the parts that were replaced since."""
-        return Record(self.values, self.made_now(attributes)) if self.made else self
+        return Record(self.values, self.made_now(attributes), self.policy) if self.made else self
 
     def made_now(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The entries of `made` whose parts nobody replaced since."""

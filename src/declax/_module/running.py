@@ -13,11 +13,15 @@ from types import FunctionType
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._modes import has_named_scopes
 from declax._typing import INTERNAL_KEYS, Path
+from declax._variables.policy import POLICY, Policy
+from declax._variables.variable import Variable
 from declax.errors import format_path, note_part, type_name
 
 _around: Final[ContextVar[Any]] = ContextVar("declax_running", default=None)
@@ -38,8 +42,10 @@ def with_path(call: Any) -> Any:
         __tracebackhide__ = True
         try:
             if _jax.trace_state.value is _jax.TOP or not has_named_scopes():
-                return call(self, *args, **kwargs)
-            return _call_in_scope(call, self, args, kwargs)
+                output = call(self, *args, **kwargs)
+            else:
+                output = _call_in_scope(call, self, args, kwargs)
+            return output if POLICY not in self.__dict__ else _in_output_dtype(output, self.__dict__[POLICY])
         except Exception as error:
             _note_module(error, self)
             raise
@@ -60,6 +66,19 @@ def _call_in_scope(call: Callable[..., Any], module: Any, args: tuple[Any, ...],
             return call(module, *args, **kwargs)
     finally:
         _around.reset(token)
+
+
+def _in_output_dtype(output: Any, policy: object) -> Any:
+    """What a module with a policy returns: the floating-point arrays of containers, in the dtype of the policy."""
+    if not isinstance(policy, Policy) or policy.output is None:
+        return output
+    dtype = jnp.dtype(policy.output)
+
+    def cast(value: Any) -> Any:
+        is_array = isinstance(value, (jax.Array, np.ndarray))
+        return value.astype(dtype) if is_array and jnp.issubdtype(value.dtype, jnp.floating) else value
+
+    return jax.tree.map(cast, output, is_leaf=lambda value: isinstance(value, (Pytree, Variable)))
 
 
 def path_in(holder: Any, part: Any, nesting: int = MAX_NESTING) -> Path | None:

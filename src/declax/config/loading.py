@@ -424,6 +424,13 @@ class _SpecExtractor:
         found: dict[str, Any] = {}
         record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
         made: Mapping[str, Any] = {} if record is None else record.made_now(model.__dict__)
+        if record is not None and not record.policy.is_empty:
+            raise ConfigError(
+                f"{self.name}.{path_text(path)}" if path else self.name,
+                f"this {type_name(type(model))} was made in the block of a policy, which none of its arguments says",
+                got=repr(record.policy),
+                fix="policy: dx.Policy = dx.field(default=dx.Policy())        # a field of the class",
+            )
         for parameter in parameters:
             if parameter.name in made:
                 if made[parameter.name] is not None:

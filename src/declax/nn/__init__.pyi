@@ -60,6 +60,7 @@ from declax.nn.linear import Embed as Embed
 from declax.nn.linear import Linear as Linear
 from declax.nn.lora import LoRA as LoRA
 from declax.nn.lora import LoRALinear as LoRALinear
+from declax.nn.lora import LoRALinearGeneral as LoRALinearGeneral
 from declax.nn.normalization import GroupNorm as GroupNorm
 from declax.nn.normalization import InstanceNorm as InstanceNorm
 from declax.nn.normalization import LayerNorm as LayerNorm

@@ -1,113 +1,142 @@
-"""The formula of normalization layers: the moments of the input, and the normalized values."""
+"""What layers of normalization share: their fields, the moments of the input, and what is made of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar  # pyright knows it by this module only
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from declax import errors
-from declax._typing import Dtype
+from declax._classes.decorator import dataclass
+from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._module.module import Module
+from declax._random.streams import Rngs
+from declax._typing import Dtype, Initializer
+from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
+from declax._variables.variable import Param
+from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, field_of
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
 
-class Normalization(Protocol):
-    """The attributes of a layer that the formula uses."""
+@dataclass
+class Scaling(Module):
+    """The fields of all layers of normalization, and the formula for given moments."""
 
-    num_features: int
-    epsilon: float
-    dtype: Dtype | None
+    num_features: int = field(ge=1)
+    _: KW_ONLY
+    epsilon: float = field(default=1e-6, ge=0.0)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
+    use_scale: bool = field(default=True)
+    scale_init: InitVar[Initializer] = field(default=ones)
+    axis_name: str | None = field(default=None)
+    axis_index_groups: AxisGroups | None = field(default=None)
+    use_fast_variance: bool = True
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    rngs: InitVar[Rngs] = field()
+    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    scale: Param[jax.Array] | None = variable(
+        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
+    )
+
+    def _check_features(self, x: jax.Array, features: tuple[int, ...]) -> None:
+        found = math.prod(x.shape[axis] for axis in features)
+        if found != self.num_features:
+            is_second = x.ndim > 2 and features == (x.ndim - 1,) and x.shape[1] == self.num_features
+            named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
+            raise errors.LayerError(
+                field_of(self, "num_features"),
+                "'x' has another number of features",
+                expected=f"{self.num_features}, along {named}",
+                got=f"{found}, of {errors.describe(x)}",
+                why=CHANNELS_LAST if is_second else None,
+                fix="jnp.moveaxis(x, 1, -1)" if is_second else None,
+            )
+
+    def _checked_mask(self, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
+        if mask is None:
+            return None
+        shape = jnp.shape(mask)
+        padded = (1,) * (x.ndim - len(shape)) + shape
+        if len(padded) != x.ndim or any(m not in (1, n) for m, n in zip(padded, x.shape, strict=True)):
+            raise errors.LayerError(
+                f"{errors.type_name(type(self))}.__call__",
+                "'mask' does not broadcast to 'x'",
+                expected=f"a shape that broadcasts to {x.shape}",
+                got=errors.describe(mask),
+            )
+        return jnp.asarray(mask, bool)
+
+    def _means(self, arrays: Sequence[jax.Array], axes: tuple[int, ...], mask: jax.Array | None) -> Sequence[jax.Array]:
+        local = [jnp.mean(array, axes, where=mask) for array in arrays]
+        if self.axis_name is None:
+            return local
+        pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
+        return pmean(local, self.axis_name, axis_index_groups=self.axis_index_groups)
+
+    def _normalize(
+        self,
+        x: jax.Array,
+        mean: jax.Array,
+        var: jax.Array,
+        scale: jax.Array | None,
+        bias: jax.Array | None,
+        features: tuple[int, ...],
+    ) -> jax.Array:
+        """The formula of all layers; `mean` and `var` broadcast to the shape of `x`."""
+        shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
+        y = x.astype(mean.dtype) - mean
+        factor = lax.rsqrt(var + self.epsilon).astype(y.dtype)
+        if scale is not None:
+            factor = factor * scale.reshape(shape).astype(y.dtype)
+        y = y * factor
+        if bias is not None:
+            y = y + bias.reshape(shape).astype(y.dtype)
+        return y.astype(x.dtype if self.dtype is None else self.dtype)
 
 
-def check_features(layer: Normalization, x: jax.Array, features: tuple[int, ...]) -> None:
-    found = math.prod(x.shape[axis] for axis in features)
-    if found != layer.num_features:
-        is_second = x.ndim > 2 and features == (x.ndim - 1,) and x.shape[1] == layer.num_features
-        named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
-        raise errors.LayerError(
-            field_of(layer, "num_features"),
-            "'x' has another number of features",
-            expected=f"{layer.num_features}, along {named}",
-            got=f"{found}, of {errors.describe(x)}",
-            why=CHANNELS_LAST if is_second else None,
-            fix="jnp.moveaxis(x, 1, -1)" if is_second else None,
-        )
+@dataclass
+class Normalization(Scaling):
+    """The fields of layers that subtract a mean and add a bias, and the moments of their input."""
 
+    _: KW_ONLY
+    use_bias: bool = field(default=True)
+    bias_init: InitVar[Initializer] = field(default=zeros)
+    rngs: InitVar[Rngs] = field()
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias: Param[jax.Array] | None = variable(
+        (Scaling.num_features,),
+        initializer=bias_init,
+        dtype=Scaling.param_dtype,
+        when=use_bias,
+        metadata=bias_metadata,
+    )
 
-def checked_mask(layer: object, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
-    if mask is None:
-        return None
-    shape = jnp.shape(mask)
-    padded = (1,) * (x.ndim - len(shape)) + shape
-    if len(padded) != x.ndim or any(m not in (1, n) for m, n in zip(padded, x.shape, strict=True)):
-        raise errors.LayerError(
-            f"{errors.type_name(type(layer))}.__call__",
-            "'mask' does not broadcast to 'x'",
-            expected=f"a shape that broadcasts to {x.shape}",
-            got=errors.describe(mask),
-        )
-    return jnp.asarray(mask, bool)
+    def _promoted(self, x: jax.Array, *moments: jax.Array) -> tuple[Any, ...]:
+        """The input, given moments, scale and bias in one dtype."""
+        scale = None if self.scale is None else self.scale.value
+        bias = None if self.bias is None else self.bias.value
+        return self.promote_dtype((x, *moments, scale, bias), dtype=self.dtype)
 
-
-def moments(
-    x: jax.Array,
-    axes: tuple[int, ...],
-    mask: jax.Array | None,
-    axis_name: str | None,
-    groups: AxisGroups | None,
-    is_fast: bool,
-) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance over some axes, in float32 at least."""
-    x = x.astype(dtypes.statistics_dtype(x.dtype))
-    if not is_fast:
-        (mean,) = means((x,), axes, mask, axis_name, groups)
-        (var,) = means((square_of(x - jnp.expand_dims(mean, axes)),), axes, mask, axis_name, groups)
-        return mean, var
-    mean, square = means((x, square_of(x)), axes, mask, axis_name, groups)
-    return mean, jnp.maximum(square - square_of(mean), 0)  # rounding may take it below zero
-
-
-def means(
-    arrays: Sequence[jax.Array],
-    axes: tuple[int, ...],
-    mask: jax.Array | None,
-    axis_name: str | None,
-    groups: AxisGroups | None,
-) -> Sequence[jax.Array]:
-    local = [jnp.mean(array, axes, where=mask) for array in arrays]
-    if axis_name is None:
-        return local
-    pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
-    return pmean(local, axis_name, axis_index_groups=groups)
+    def _moments(self, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """Mean and biased variance over some axes, in float32 at least."""
+        x = x.astype(dtypes.statistics_dtype(x.dtype))
+        if not self.use_fast_variance:
+            (mean,) = self._means((x,), axes, mask)
+            (var,) = self._means((square_of(x - jnp.expand_dims(mean, axes)),), axes, mask)
+            return mean, var
+        mean, square = self._means((x, square_of(x)), axes, mask)
+        return mean, jnp.maximum(square - square_of(mean), 0)  # rounding may take it below zero
 
 
 def square_of(x: jax.Array) -> jax.Array:
     return jnp.square(x.real) + jnp.square(x.imag) if jnp.iscomplexobj(x) else jnp.square(x)
-
-
-def normalize(
-    layer: Normalization,
-    x: jax.Array,
-    mean: jax.Array,
-    var: jax.Array,
-    scale: jax.Array | None,
-    bias: jax.Array | None,
-    features: tuple[int, ...],
-) -> jax.Array:
-    """The formula of all layers; `mean` and `var` broadcast to the shape of `x`."""
-    shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
-    y = x.astype(mean.dtype) - mean
-    factor = lax.rsqrt(var + layer.epsilon).astype(y.dtype)
-    if scale is not None:
-        factor = factor * scale.reshape(shape).astype(y.dtype)
-    y = y * factor
-    if bias is not None:
-        y = y + bias.reshape(shape).astype(y.dtype)
-    return y.astype(x.dtype if layer.dtype is None else layer.dtype)

@@ -53,6 +53,7 @@ from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._typing import Dtype
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.nn import dtypes
 
@@ -111,8 +112,8 @@ class PReLU(Module):
 
     negative_slope_init: InitVar[float | jax.Array] = field(default=0.01)
     _: KW_ONLY
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     negative_slope_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     negative_slope: Param[jax.Array] = _slope(negative_slope_init, param_dtype, negative_slope_metadata)

@@ -20,6 +20,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Cache
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, decide, field_of, no_random_numbers
@@ -173,8 +174,8 @@ class MultiHeadAttention(Module):
     num_kv_heads: int | None = field(default=None)
     in_kv_features: int | None = field(default=None)
     _: KW_ONLY
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     broadcast_dropout: bool = field(default=True)
     dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
     deterministic: bool | None = field(default=None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any
 
 import jax
@@ -12,20 +10,15 @@ from jax import lax
 
 from declax import errors
 from declax._classes.decorator import dataclass
-from declax._fields.specifiers import KW_ONLY, field, static, variable
-from declax._module.module import Module
-from declax._random.streams import Rngs
-from declax._typing import Dtype, Initializer
-from declax._variables.metadata import EMPTY
-from declax._variables.variable import BatchStat, Param
+from declax._fields.specifiers import KW_ONLY, field, variable
+from declax._variables.variable import BatchStat
 from declax.initializers import ones, zeros
-from declax.nn import dtypes
 from declax.nn._checks import axes_of, decide, field_of, is_integer
-from declax.nn._normalizing import AxisGroups, check_features, checked_mask, moments, normalize
+from declax.nn._normalizing import Normalization
 
 
 @dataclass
-class BatchNorm(Module):
+class BatchNorm(Normalization):
     """Normalizes each feature over the batch.
 
     ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``
@@ -75,33 +68,13 @@ class BatchNorm(Module):
     [0.2, 0.2]
     """
 
-    num_features: int = field(ge=1)
     _: KW_ONLY
     use_running_average: bool | None = field(default=False)
     axis: int = field(default=-1)
     momentum: float = field(default=0.99, ge=0.0, le=1.0)
     epsilon: float = field(default=1e-5, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = field(default=True)
-    use_scale: bool = field(default=True)
-    bias_init: InitVar[Initializer] = field(default=zeros)
-    scale_init: InitVar[Initializer] = field(default=ones)
-    axis_name: str | None = field(default=None)
-    axis_index_groups: AxisGroups | None = field(default=None)
-    use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    mean: BatchStat[jax.Array] = variable((num_features,), initializer=zeros, stream=None)
-    var: BatchStat[jax.Array] = variable((num_features,), initializer=ones, stream=None)
-    scale: Param[jax.Array] | None = variable(
-        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
-    )
-    bias: Param[jax.Array] | None = variable(
-        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
-    )
+    mean: BatchStat[jax.Array] = variable((Normalization.num_features,), initializer=zeros, stream=None)
+    var: BatchStat[jax.Array] = variable((Normalization.num_features,), initializer=ones, stream=None)
 
     def __post_init__(self, *used_up: object) -> None:
         if not is_integer(self.axis):
@@ -125,19 +98,15 @@ class BatchNorm(Module):
         """
         fix = "norm(x, use_running_average=True), or model.train() and model.eval()"
         uses_running = decide(self, "use_running_average", use_running_average, fix)
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        x, mean, var, scale, bias = self.promote_dtype(
-            (x, self.mean.value, self.var.value, scale, bias), dtype=self.dtype
-        )
+        x, mean, var, scale, bias = self._promoted(x, self.mean.value, self.var.value)
         features = axes_of(self, "axis", x, "x")
-        check_features(self, x, features)
+        self._check_features(x, features)
         axes = tuple(axis for axis in range(x.ndim) if axis not in features)
         if not uses_running:
             mean, var = self._batch_moments(x, axes, mask)
             self._move(self.mean, mean)
             self._move(self.var, var)
-        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:
         """Sets attributes of a view; called by `dx.view`.
@@ -164,8 +133,7 @@ class BatchNorm(Module):
                 got=errors.describe(x),
                 fix="norm(x[None])[0], or use_running_average=True for a single example",
             )
-        mask = checked_mask(self, x, mask)
-        return moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
+        return self._moments(x, axes, self._checked_mask(x, mask))
 
     def _move(self, running: BatchStat[jax.Array], batch: jax.Array) -> None:
         old = running.value

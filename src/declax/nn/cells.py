@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import Any, Generic, TypeAlias
+from typing import Any, Final, Generic, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Activation, Dtype, Initializer
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE, DtypeDefault
 from declax.initializers import orthogonal, zeros
 from declax.nn import dtypes
 from declax.nn.activations import sigmoid, tanh
@@ -26,6 +27,8 @@ from declax.nn.linear import Linear, default_bias_init, default_kernel_init
 C = TypeVar("C", default=Any)
 
 RngSource: TypeAlias = Rngs | RngStream
+
+_FLOAT32: Final[DtypeDefault[Dtype | None]] = DtypeDefault("compute", jnp.float32)
 
 
 def modified_orthogonal(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
@@ -83,13 +86,32 @@ class RNNCellBase(Module, Generic[C]):
         raise NotImplementedError(f"{type(self).__name__} does not define num_feature_axes")
 
 
-class _Cell(RNNCellBase[C]):
-    """A cell whose state consists of arrays of shape ``(*batch, hidden_features)``."""
+@defer
+def _stream(rngs: Rngs) -> RngStream:
+    return rngs.carry.fork()
 
-    hidden_features: int
-    param_dtype: Dtype
-    carry_init: Initializer | None
-    _carry_rngs: RngStream | None
+
+@dataclass
+class _Cell(RNNCellBase[C]):
+    """The fields of all cells, whose state consists of arrays of shape ``(*batch, hidden_features)``."""
+
+    in_features: int = field(ge=1)
+    hidden_features: int = field(ge=1)
+    _: KW_ONLY
+    activation_fn: Activation = field(default=tanh)
+    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
+    recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
+    bias_init: InitVar[Initializer] = field(default=default_bias_init)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
+    carry_init: Initializer | None = field(default=None)
+    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    keep_rngs: InitVar[bool] = field(default=False)
+    rngs: InitVar[Rngs] = field()
+    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    _carry_rngs = when(keep_rngs, _stream(rngs))
 
     @property
     def num_feature_axes(self) -> int:
@@ -113,18 +135,11 @@ class _Cell(RNNCellBase[C]):
         return [make(source(), (*input_shape[:-1], self.hidden_features), self.param_dtype) for _ in range(count)]
 
 
-@defer
-def _stream(rngs: Rngs) -> RngStream:
-    return rngs.carry.fork()
-
-
 LSTMState: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class _LSTM(_Cell[LSTMState]):
     """The base of both LSTM cells: their state, and the use of the gates."""
-
-    activation_fn: Activation
 
     def initialize_carry(
         self, input_shape: tuple[int, ...], rngs: RngSource | None = None, carry_init: Initializer | None = None
@@ -163,51 +178,26 @@ class _LSTM(_Cell[LSTMState]):
         return (new_c, new_h), new_h
 
 
-def _matrix(
-    in_features: int,
-    out_features: int,
-    kernel_init: Initializer,
-    metadata: Mapping[str, Any],
-    dtype: Dtype | None,
-    param_dtype: Dtype,
-    promote: dtypes.PromoteDtype,
-    rngs: Rngs,
-) -> Linear:
-    return Linear(
-        in_features,
-        out_features,
-        use_bias=False,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        kernel_init=kernel_init,
-        promote_dtype=promote,
-        rngs=rngs,
-        kernel_metadata=metadata,
-    )
+_Made: TypeAlias = tuple[Initializer, Mapping[str, Any]]
+"""How a kernel or bias is made: by an initializer, with metadata."""
+
+_INPUT, _HIDDEN = _Cell.in_features, _Cell.hidden_features
 
 
-def _affine(
-    in_features: int,
-    out_features: int,
-    kernel_init: Initializer,
-    metadata: Mapping[str, Any],
-    bias_init: Initializer,
-    bias_metadata: Mapping[str, Any],
-    dtype: Dtype | None,
-    param_dtype: Dtype,
-    promote: dtypes.PromoteDtype,
-    rngs: Rngs,
-) -> Linear:
+def _gates(number: int, in_features: int, kernel: _Made, bias: _Made | None, rngs: Rngs) -> Linear:
+    """Declares the map of the input or the state of a cell for some of its gates."""
+    bias_init, bias_metadata = bias or (default_bias_init, EMPTY)
     return Linear(
         in_features,
-        out_features,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        kernel_init=kernel_init,
+        _HIDDEN if number == 1 else number * _HIDDEN,
+        use_bias=bias is not None,
+        dtype=_Cell.dtype,
+        param_dtype=_Cell.param_dtype,
+        kernel_init=kernel[0],
         bias_init=bias_init,
-        promote_dtype=promote,
+        promote_dtype=_Cell.promote_dtype,
         rngs=rngs,
-        kernel_metadata=metadata,
+        kernel_metadata=kernel[1],
         bias_metadata=bias_metadata,
     )
 
@@ -259,83 +249,30 @@ class LSTMCell(_LSTM):
     (2, 4)
     """
 
-    in_features: int = field(ge=1)
-    hidden_features: int = field(ge=1)
     _: KW_ONLY
     gate_fn: Activation = field(default=sigmoid)
-    activation_fn: Activation = field(default=tanh)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=modified_orthogonal)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    carry_init: Initializer | None = field(default=None)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    keep_rngs: InitVar[bool] = field(default=False)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _carry_rngs = when(keep_rngs, _stream(rngs))
-    ii: Linear = _matrix(
-        in_features, hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
+    ii: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
+    if_: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
+    ig: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
+    io: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
+    hi: Linear = _gates(
+        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
-    if_: Linear = _matrix(
-        in_features, hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
+    hf: Linear = _gates(
+        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
-    ig: Linear = _matrix(
-        in_features, hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
+    hg: Linear = _gates(
+        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
-    io: Linear = _matrix(
-        in_features, hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
-    )
-    hi: Linear = _affine(
-        hidden_features,
-        hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
-    hf: Linear = _affine(
-        hidden_features,
-        hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
-    hg: Linear = _affine(
-        hidden_features,
-        hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
-    ho: Linear = _affine(
-        hidden_features,
-        hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
+    ho: Linear = _gates(
+        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
 
     def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
@@ -379,38 +316,18 @@ class OptimizedLSTMCell(_LSTM):
     ((3, 16), (2, 5, 4))
     """
 
-    in_features: int = field(ge=1)
-    hidden_features: int = field(ge=1)
     _: KW_ONLY
     gate_fn: Activation = field(default=sigmoid)
-    activation_fn: Activation = field(default=tanh)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    carry_init: Initializer | None = field(default=None)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    keep_rngs: InitVar[bool] = field(default=False)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _carry_rngs = when(keep_rngs, _stream(rngs))
-    dense_i: Linear = _matrix(
-        in_features, 4 * hidden_features, kernel_init, kernel_metadata, dtype, param_dtype, promote_dtype, rngs
-    )
-    dense_h: Linear = _affine(
-        hidden_features,
-        4 * hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
+    dense_i: Linear = _gates(4, _INPUT, (kernel_init, kernel_metadata), None, rngs)
+    dense_h: Linear = _gates(
+        4, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
 
     def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
@@ -470,46 +387,17 @@ class GRUCell(_OneArray):
     (2, 5, 4)
     """
 
-    in_features: int = field(ge=1)
-    hidden_features: int = field(ge=1)
     _: KW_ONLY
     gate_fn: Activation = field(default=sigmoid)
-    activation_fn: Activation = field(default=tanh)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    carry_init: Initializer | None = field(default=None)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    keep_rngs: InitVar[bool] = field(default=False)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _carry_rngs = when(keep_rngs, _stream(rngs))
-    dense_i: Linear = _affine(
-        in_features,
-        3 * hidden_features,
-        kernel_init,
-        kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
-    dense_h: Linear = _matrix(
-        hidden_features,
-        3 * hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
+    dense_i: Linear = _gates(3, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
+    dense_h: Linear = _gates(3, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None, rngs)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Computes one step.
@@ -551,46 +439,18 @@ class SimpleCell(_OneArray):
     (2, 5, 4)
     """
 
-    in_features: int = field(ge=1)
-    hidden_features: int = field(ge=1)
     _: KW_ONLY
-    dtype: Dtype = static(default=jnp.float32)
-    param_dtype: Dtype = static(default=jnp.float32)
-    carry_init: Initializer | None = field(default=None)
+    dtype: Dtype | None = static(default_factory=_FLOAT32)
     residual: bool = field(default=False)
-    activation_fn: Activation = field(default=tanh)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    keep_rngs: InitVar[bool] = field(default=False)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _carry_rngs = when(keep_rngs, _stream(rngs))
-    dense_h: Linear = _matrix(
-        hidden_features,
-        hidden_features,
-        recurrent_kernel_init,
-        recurrent_kernel_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
-    dense_i: Linear = _affine(
-        in_features,
-        hidden_features,
-        kernel_init,
-        kernel_metadata,
-        bias_init,
-        bias_metadata,
-        dtype,
-        param_dtype,
-        promote_dtype,
-        rngs,
-    )
+    dense_h: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None, rngs)
+    dense_i: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Computes one step.

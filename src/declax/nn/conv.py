@@ -19,6 +19,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
@@ -98,8 +99,8 @@ class Convolution(Module):
     kernel_dilation: PerAxis = field(default=1)
     use_bias: bool = field(default=True)
     mask: jax.Array | None = field(default=None)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=lecun_normal())
     bias_init: InitVar[Initializer] = field(default=zeros)

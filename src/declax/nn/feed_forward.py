@@ -7,7 +7,6 @@ from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer, when
@@ -16,6 +15,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Activation, Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn.activations import gelu, silu
 from declax.nn.linear import Linear, default_bias_init, default_kernel_init
@@ -71,8 +71,8 @@ class MLP(Module):
     activation: Activation = field(default=gelu)
     dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
     use_bias: bool = field(default=True)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)

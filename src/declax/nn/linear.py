@@ -18,6 +18,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
@@ -65,8 +66,8 @@ class Linear(Module):
     out_features: int = field(ge=1)
     _: KW_ONLY
     use_bias: bool = field(default=True)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
@@ -137,8 +138,8 @@ class Embed(Module):
     num_embeddings: int = field(ge=1)
     features: int = field(ge=1)
     _: KW_ONLY
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     embedding_init: InitVar[Initializer] = field(default=default_embed_init)
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import InitVar  # pyright knows it by this module only
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from declax import errors
 from declax._classes.decorator import dataclass
-from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._fields.specifiers import KW_ONLY, field
 from declax._lazy import lazy_names
-from declax._module.module import Module
-from declax._random.streams import Rngs
-from declax._typing import Dtype, Initializer
-from declax._variables.metadata import EMPTY
-from declax._variables.variable import Param
-from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of, is_integer
-from declax.nn._normalizing import AxisGroups, check_features, checked_mask, means, moments, normalize, square_of
+from declax.nn._normalizing import Normalization, Scaling, square_of
 
 if TYPE_CHECKING:
     from declax.nn.batch_norm import BatchNorm as BatchNorm
@@ -30,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LayerNorm(Module):
+class LayerNorm(Normalization):
     """Normalizes each example over its features.
 
     ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and (biased) variance over `reduction_axes`.
@@ -67,34 +60,9 @@ class LayerNorm(Module):
     [-1.0, 1.0]
     """
 
-    num_features: int = field(ge=1)
     _: KW_ONLY
-    epsilon: float = field(default=1e-6, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = field(default=True)
-    use_scale: bool = field(default=True)
-    bias_init: InitVar[Initializer] = field(default=zeros)
-    scale_init: InitVar[Initializer] = field(default=ones)
     reduction_axes: int | Sequence[int] = field(default=-1)
     feature_axes: int | Sequence[int] = field(default=-1)
-    axis_name: str | None = field(default=None)
-    axis_index_groups: AxisGroups | None = field(default=None)
-    use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale: Param[jax.Array] | None = variable(
-        (num_features,),
-        initializer=scale_init,
-        dtype=param_dtype,
-        when=use_scale,
-        metadata=scale_metadata,
-    )
-    bias: Param[jax.Array] | None = variable(
-        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
-    )
 
     def __post_init__(self, *used_up: object) -> None:
         check_axes_type(self, "reduction_axes")
@@ -111,19 +79,17 @@ class LayerNorm(Module):
         Returns:
           Array of the shape of `x`.
         """
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)
+        x, scale, bias = self._promoted(x)
         axes = axes_of(self, "reduction_axes", x, "x")
         features = axes_of(self, "feature_axes", x, "x")
-        check_features(self, x, features)
-        mask = checked_mask(self, x, mask)
-        mean, var = moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
-        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+        self._check_features(x, features)
+        mask = self._checked_mask(x, mask)
+        mean, var = self._moments(x, axes, mask)
+        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
 
 @dataclass
-class RMSNorm(Module):
+class RMSNorm(Scaling):
     """Divides each example by the root mean square of its features.
 
     ``y = x / sqrt(mean(x^2) + epsilon) * scale``, with the mean over `reduction_axes`.
@@ -156,24 +122,9 @@ class RMSNorm(Module):
     [0.2, 1.4]
     """
 
-    num_features: int = field(ge=1)
     _: KW_ONLY
-    epsilon: float = field(default=1e-6, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    use_scale: bool = field(default=True)
-    scale_init: InitVar[Initializer] = field(default=ones)
     reduction_axes: int | Sequence[int] = field(default=-1)
     feature_axes: int | Sequence[int] = field(default=-1)
-    axis_name: str | None = field(default=None)
-    axis_index_groups: AxisGroups | None = field(default=None)
-    use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale: Param[jax.Array] | None = variable(
-        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
-    )
 
     def __post_init__(self, *used_up: object) -> None:
         check_axes_type(self, "reduction_axes")
@@ -194,15 +145,15 @@ class RMSNorm(Module):
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         axes = axes_of(self, "reduction_axes", x, "x")
         features = axes_of(self, "feature_axes", x, "x")
-        check_features(self, x, features)
+        self._check_features(x, features)
         squares = square_of(x.astype(dtypes.statistics_dtype(x.dtype)))
-        (square,) = means((squares,), axes, checked_mask(self, x, mask), self.axis_name, self.axis_index_groups)
+        (square,) = self._means((squares,), axes, self._checked_mask(x, mask))
         square = jnp.expand_dims(square, axes)
-        return normalize(self, x, jnp.zeros_like(square), square, scale, None, features)
+        return self._normalize(x, jnp.zeros_like(square), square, scale, None, features)
 
 
 @dataclass
-class GroupNorm(Module):
+class GroupNorm(Normalization):
     """Normalizes each example over groups of its features and all axes between batch and features.
 
     ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and (biased) variance of each group.
@@ -241,31 +192,10 @@ class GroupNorm(Module):
     [-1.0, 1.0, -1.0, 1.0]
     """
 
-    num_features: int = field(ge=1)
     num_groups: int | None = field(default=32)
     group_size: int | None = field(default=None)
     _: KW_ONLY
-    epsilon: float = field(default=1e-6, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = field(default=True)
-    use_scale: bool = field(default=True)
-    bias_init: InitVar[Initializer] = field(default=zeros)
-    scale_init: InitVar[Initializer] = field(default=ones)
     reduction_axes: int | Sequence[int] | None = field(default=None)
-    axis_name: str | None = field(default=None)
-    axis_index_groups: AxisGroups | None = field(default=None)
-    use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale: Param[jax.Array] | None = variable(
-        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
-    )
-    bias: Param[jax.Array] | None = variable(
-        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
-    )
 
     def __post_init__(self, *used_up: object) -> None:
         if self.reduction_axes is not None:
@@ -292,26 +222,22 @@ class GroupNorm(Module):
         Returns:
           Array of the shape of `x`.
         """
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)
+        x, scale, bias = self._promoted(x)
         last = x.ndim - 1
-        check_features(self, x, (last,))
+        self._check_features(x, (last,))
         reduced = range(1, x.ndim) if self.reduction_axes is None else axes_of(self, "reduction_axes", x, "x")
         axes = (*(axis for axis in reduced if axis != last), x.ndim)
         size = self.group_size or self.num_features // (self.num_groups or 1)
         grouped = (*x.shape[:-1], -1, size)
-        mask = checked_mask(self, x, mask)
+        mask = self._checked_mask(x, mask)
         mask = None if mask is None else jnp.broadcast_to(mask, x.shape).reshape(grouped)
-        grouped_moments = moments(
-            x.reshape(grouped), axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance
-        )
-        mean, var = (jnp.repeat(jnp.expand_dims(m, axes)[..., 0], size, -1) for m in grouped_moments)
-        return normalize(self, x, mean, var, scale, bias, (last,))
+        moments = self._moments(x.reshape(grouped), axes, mask)
+        mean, var = (jnp.repeat(jnp.expand_dims(m, axes)[..., 0], size, -1) for m in moments)
+        return self._normalize(x, mean, var, scale, bias, (last,))
 
 
 @dataclass
-class InstanceNorm(Module):
+class InstanceNorm(Normalization):
     """Normalizes each feature of each example over the axes between batch and features.
 
     ``y = (x - mean) / sqrt(var + epsilon) * scale + bias``, with mean and (biased) variance over all axes but the first
@@ -348,29 +274,8 @@ class InstanceNorm(Module):
     [-1.0, 1.0]
     """
 
-    num_features: int = field(ge=1)
     _: KW_ONLY
-    epsilon: float = field(default=1e-6, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
-    use_bias: bool = field(default=True)
-    use_scale: bool = field(default=True)
-    bias_init: InitVar[Initializer] = field(default=zeros)
-    scale_init: InitVar[Initializer] = field(default=ones)
     feature_axes: int | Sequence[int] = field(default=-1)
-    axis_name: str | None = field(default=None)
-    axis_index_groups: AxisGroups | None = field(default=None)
-    use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    scale: Param[jax.Array] | None = variable(
-        (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
-    )
-    bias: Param[jax.Array] | None = variable(
-        (num_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
-    )
 
     def __post_init__(self, *used_up: object) -> None:
         check_axes_type(self, "feature_axes")
@@ -386,9 +291,7 @@ class InstanceNorm(Module):
         Returns:
           Array of the shape of `x`.
         """
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)
+        x, scale, bias = self._promoted(x)
         features = axes_of(self, "feature_axes", x, "x")
         if 0 in features:
             raise errors.LayerError(
@@ -398,11 +301,11 @@ class InstanceNorm(Module):
                 got=f"{self.feature_axes!r} of {errors.describe(x)}",
                 fix="norm(x[None])[0]   # for a single example",
             )
-        check_features(self, x, features)
+        self._check_features(x, features)
         axes = tuple(axis for axis in range(1, x.ndim) if axis not in features)
-        mask = checked_mask(self, x, mask)
-        mean, var = moments(x, axes, mask, self.axis_name, self.axis_index_groups, self.use_fast_variance)
-        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+        mask = self._checked_mask(x, mask)
+        mean, var = self._moments(x, axes, mask)
+        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
 
 if not TYPE_CHECKING:

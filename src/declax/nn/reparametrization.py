@@ -21,6 +21,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._state.states import State
 from declax._typing import Dtype, Initializer, Path
+from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import BatchStat, Param
 from declax.initializers import NamedInitializer, normal, ones
 from declax.nn import dtypes
@@ -69,8 +70,8 @@ class WeightNorm(Module):
     use_scale: bool = field(default=True)
     scale_init: InitVar[Initializer] = field(default=ones)
     epsilon: float = field(default=1e-12, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     variable_filter: Filter = static(default=PathContains("kernel"))
     promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
@@ -178,8 +179,8 @@ class SpectralNorm(Module):
     _: KW_ONLY
     n_steps: int = field(default=1, ge=0)
     epsilon: float = field(default=1e-12, ge=0.0)
-    dtype: Dtype | None = static(default=None)
-    param_dtype: Dtype = static(default=jnp.float32)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     error_on_non_matrix: bool = field(default=False)
     update_stats: InitVar[bool] = field(default=True)
     rngs: InitVar[Rngs] = field()

@@ -22,6 +22,7 @@ from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
+from declax._variables.policy import DtypeDefault
 from declax.errors import ConfigError, describe, type_name
 
 Target: TypeAlias = Callable[..., Any]
@@ -172,6 +173,8 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
         specifier = None if field is None else specifier_of(field)
         notes = spec.notes if spec is not None else specifier.notes if specifier is not None else Notes()
         factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
+        if isinstance(factory, DtypeDefault):
+            factory = None  # the signature has the dtype without a policy
         has_default = factory is None and given.default is not inspect.Parameter.empty
         return Parameter(
             given.name,
