@@ -33,7 +33,7 @@ def test_an_optimizer_that_was_built_from_a_spec_has_one():
 def test_alone_it_is_described_with_its_model():
     training = SPEC.build(rngs=dx.Rngs(0))
     spec = dx.spec_of(training.optimizer)
-    assert spec == dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), ADAM)
+    assert spec == dx.spec(dx.Optimizer, dx.spec(dx.Linear, 2, 3), ADAM, wrt=dx.Param)
     assert spec.build(rngs=dx.Rngs(0)).tx.init
 
 

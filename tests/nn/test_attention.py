@@ -180,7 +180,7 @@ def test_transforms(normal: Any) -> None:
         ((5, 4, 8), (5, 4, 8), "must have the same rank"),
         ((3, 5, 4, 8), (3, 5, 4, 8), "the batch dims must match"),
         ((2, 5, 4, 8), (2, 6, 4, 8), "key and value lengths must match"),
-        ((2, 5, 4, 7), (2, 5, 4, 8), "the depths of queries and keys must match"),
+        ((2, 5, 4, 7), (2, 5, 4, 8), "the depths must match between queries and keys"),
         ((2, 5, 3, 8), (2, 5, 3, 8), r"must be a multiple of(?s:.)*query \(2, 5, 4, 8\), key \(2, 5, 3, 8\)"),
     ],
 )

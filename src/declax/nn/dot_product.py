@@ -229,7 +229,7 @@ def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array | None = No
     elif key.shape[-3] != values.shape[-3]:
         wrong = "key and value lengths must match"
     elif query.shape[-1] != key.shape[-1]:
-        wrong = "the depths of queries and keys must match"
+        wrong = "the depths must match between queries and keys"
     elif query.shape[-2] % key.shape[-2] or key.shape[-2] != values.shape[-2]:
         wrong = "the heads of queries must be a multiple of those of keys and values"
     else:
