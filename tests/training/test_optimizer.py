@@ -308,7 +308,7 @@ def test_wrt_takes_any_filter(wrt: Any, paths: set[Any]) -> None:
 
 def test_default_wrt_and_positional_wrt() -> None:
     model = Net()
-    assert dx.Optimizer(model, optax.sgd(0.1)).wrt is dx.Param
+    assert dx.Optimizer(model, optax.sgd(0.1)).wrt is dx.is_trainable
     assert dx.Optimizer(model, optax.sgd(0.1), LoRA).wrt is LoRA
 
 
@@ -448,7 +448,7 @@ def test_another_model() -> None:
 def test_a_wrt_that_selects_nothing() -> None:
     with pytest.raises(errors.OptimizerError, match="the filter Cache matches nothing in the model"):
         dx.Optimizer(Net(), optax.sgd(0.1), wrt=dx.Cache)
-    with pytest.raises(errors.OptimizerError, match="the filter Param matches nothing"):
+    with pytest.raises(errors.OptimizerError, match="the filter is_trainable matches nothing"):
         dx.Optimizer(dx.Module(), optax.sgd(0.1))
 
 

@@ -623,3 +623,17 @@ def test_a_value_that_contains_itself():
     value.append(value)
     assert rendering.size_comment(value) == " # 2 (8 B)"
     assert rendering.value_text(value).endswith("list(...)" + "]" * rendering.MAX_DEPTH)
+
+
+def test_equal_layers_fold_before_the_text_is_cut():
+    layers = [dx.Dropout(0.5) for _ in range(150)]
+    assert repr(dx.List(layers)) == "List([150 x Dropout(rate=0.5)])"
+    text = repr(dx.List([*layers, *(dx.Dropout(rate / 200) for rate in range(120))]))
+    assert "150 x Dropout(rate=0.5)" in text
+    assert text.endswith("... 21 more\n])")
+
+
+def test_the_state_of_an_optimizer_shows_its_sizes():
+    optimizer = dx.Optimizer(dx.Linear(2, 3, rngs=dx.Rngs(0)), optax.adam(0.1))
+    assert "mu=Branch(OptState: 9 (36 B))" in repr(optimizer)
+    assert "kernel" in repr(optimizer.opt_state[0].mu)
