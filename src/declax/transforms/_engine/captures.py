@@ -36,7 +36,7 @@ from declax.transforms._engine.structure import CaptureKey, is_finished, is_labe
 
 
 class Names(dict[str, Any]):
-    """The names of a module (`base`), with other things in place of the captured ones (`replaced`).
+    """The names of a module (`base`), with other objects in place of the captured ones (`replaced`).
 
     A function looks names up here first, and then in the module; what it assigns with ``global`` stays here. Python
     looks some names up without a call of `__missing__`: those are *lent*, which is to say copied from the module.
@@ -47,19 +47,15 @@ class Names(dict[str, Any]):
         self.base = base
         self.replaced: dict[str, Any] = {}
         self._lent: dict[str, Any] = {}
-        self.lend(["__builtins__", *[name for name in list(base_of(base)) if name[:2] == "__"]])
+        self.lend([name for name in list(base_of(base)) if name[:2] == "__"])
 
     def __missing__(self, name: str) -> Any:
         return self.base[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of the module."""
-        return self[name] if name in self else self.base.get(name, default)
-
     def lend(self, names: Iterable[str]) -> None:
         """Copies the values of some names from the module, but not of replaced ones."""
         for name in names:
-            value = self.base.get(name, MISSING)
+            value = content_of(self.base, name)
             if value is not MISSING and name not in self:
                 self[name] = self._lent[name] = value
 
@@ -96,22 +92,20 @@ INERT: Final = (types.ModuleType, type, types.BuiltinFunctionType, jax.Array, np
 """Types that hold no model; a site with such a value is not compared again."""
 
 
-class CaptureKind(enum.Enum):
-    """The role of a value in the search: a node, or a kind of holder."""
+CaptureKind = enum.Enum("CaptureKind", "NODE FUNCTION PARTIAL METHOD CLOSURE LIFTED LIST TUPLE DICT")
+"""The role of a value in the search: a node, or a kind of holder."""
 
-    NODE = enum.auto()
-    FUNCTION = enum.auto()
-    PARTIAL = enum.auto()
-    METHOD = enum.auto()
-    CLOSURE = enum.auto()
-    LIFTED = enum.auto()
-    LIST = enum.auto()
-    TUPLE = enum.auto()
-    DICT = enum.auto()
+CHANGING: Final = frozenset({CaptureKind.FUNCTION, CaptureKind.LIST, CaptureKind.DICT})
+"""Kinds that can change, and so be part of a cycle: they are made first, and filled later."""
 
-
-STUBS: Final = frozenset({CaptureKind.FUNCTION, CaptureKind.LIST, CaptureKind.DICT})
-"""Kinds that can be part of a cycle: they are made first, and filled later."""
+_ATTRIBUTES: Final[dict[CaptureKind | None, tuple[str, ...]]] = {
+    CaptureKind.FUNCTION: ("__defaults__", "__kwdefaults__"),
+    CaptureKind.PARTIAL: ("func", "args", "keywords"),
+    CaptureKind.METHOD: ("__func__", "__self__"),
+    CaptureKind.CLOSURE: ("function",),
+    CaptureKind.LIFTED: ("_closure",),
+}
+"""The attributes of a holder that can be or hold a node; those of partials and functions are tuples and dicts."""
 
 _kinds: Final[dict[type, CaptureKind | None]] = {
     types.FunctionType: CaptureKind.FUNCTION,
@@ -122,7 +116,7 @@ _kinds: Final[dict[type, CaptureKind | None]] = {
     collections.OrderedDict: CaptureKind.DICT,
     collections.defaultdict: CaptureKind.DICT,
 }
-WITHOUT_KIND: Final[set[type]] = set()
+_WITHOUT_KIND: Final[set[type]] = set()
 """The classes whose instances are known to have no kind."""
 
 
@@ -134,7 +128,7 @@ def capture_kind(value: object) -> CaptureKind | None:
     except KeyError:
         found = _kinds[cls] = _kind_of_class(value, cls)
         if found is None:
-            WITHOUT_KIND.add(cls)
+            _WITHOUT_KIND.add(cls)
         return found
 
 
@@ -152,89 +146,79 @@ def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
 
 
 class CaptureSite(NamedTuple):
-    """The site of a value in a holder, given by its number (-1: the function itself): a "variable", an "item", ..."""
+    """The site of a value in a holder.
 
-    holder: int
+    Attributes:
+      holder: the holder; None for the function itself.
+      kind: a "variable" or "name" of a function, an "attribute" of a holder, or an "item" of a container.
+      source: the cell, module or function in which it can change; None where its holder is compared as a whole.
+    """
+
+    holder: Any
     kind: str
     key: Any
     content: Any
+    source: Any = None
 
 
-def sites_of(holder: Any, number: int) -> Iterator[CaptureSite]:
+def sites_of(holder: Any) -> Iterator[CaptureSite]:
     """All sites of a holder where a model is, or may come to be."""
     kind = capture_kind(holder)
-    if kind is CaptureKind.FUNCTION:
-        yield from _sites_of_function(holder, number)
-    elif kind is CaptureKind.PARTIAL:
-        yield CaptureSite(number, "function", 0, holder.func)
-        yield from (CaptureSite(number, "argument", *pair) for pair in enumerate(holder.args))
-        yield from (CaptureSite(number, "keyword", *pair) for pair in holder.keywords.items())
-    elif kind is CaptureKind.METHOD:
-        yield CaptureSite(number, "function", 0, holder.__func__)
-        yield CaptureSite(number, "owner", 0, holder.__self__)
-    elif kind is CaptureKind.CLOSURE:
-        yield CaptureSite(number, "function", 0, holder.function)
-    elif kind is CaptureKind.LIFTED:
-        yield CaptureSite(number, "function", 0, holder._closure)
-    elif kind is not None:
-        yield from (CaptureSite(number, "item", *pair) for pair in _entries(holder))
+    is_function = kind is CaptureKind.FUNCTION
+    if is_function:
+        yield from _names_and_variables(holder)
+    for name in () if is_function and is_library(holder) else _ATTRIBUTES.get(kind, ()):
+        content = getattr(holder, name)
+        if entries_of(content) if isinstance(content, (tuple, dict)) else content is not None:
+            yield CaptureSite(holder, "attribute", name, content, holder if is_function else None)
+    if kind in (CaptureKind.LIST, CaptureKind.TUPLE, CaptureKind.DICT):
+        yield from (CaptureSite(holder, "item", *entry) for entry in entries_of(holder))
 
 
-def _entries(container: Any) -> list[tuple[Any, Any]]:
+def entries_of(container: Any) -> list[tuple[Any, Any]]:
     """The items of a list, tuple or dict that can hold a model, with their keys."""
     is_dict = isinstance(container, dict)
-    if WITHOUT_KIND.issuperset(map(type, container.values() if is_dict else container)):
+    if _WITHOUT_KIND.issuperset(map(type, container.values() if is_dict else container)):
         return []
     items = tuple(container.items() if is_dict else enumerate(container))
     return [(key, item) for key, item in items if capture_kind(item) is not None]
 
 
-def _sites_of_function(function: types.FunctionType, number: int) -> Iterator[CaptureSite]:
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        yield CaptureSite(number, "variable", name, content_of(cell))
-    if is_library(function):
-        return
-    for name in names_in(code):
-        content = function.__globals__.get(name, MISSING)
+def _names_and_variables(function: types.FunctionType) -> Iterator[CaptureSite]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield CaptureSite(function, "variable", name, content_of(cell), cell)
+    for name in () if is_library(function) else names_in(function.__code__):
+        content = content_of(function.__globals__, name)
         if content is not MISSING or not hasattr(builtins, name):
-            yield CaptureSite(number, "name", name, content)
-    given = function.__defaults__ or ()
-    named = dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
-    for kind, defaults in (("default", named), ("keyword default", function.__kwdefaults__)):
-        for name, content in _entries(defaults) if defaults else ():
-            yield CaptureSite(number, kind, name, content)
+            yield CaptureSite(function, "name", name, content, function.__globals__)
 
 
-_IS_DIRECT: Final = {
-    "LOAD_GLOBAL": False,
-    "STORE_GLOBAL": False,
-    "DELETE_GLOBAL": False,
-    "LOAD_NAME": True,
-    "LOAD_FROM_DICT_OR_GLOBALS": True,
-}
+_OPERATIONS_ON_NAMES: Final = frozenset(
+    {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+)
 
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> dict[str, bool]:
     """The names of its module that a function uses; whether, as in the body of a class, the dict itself is asked."""
     found: dict[str, bool] = {}
-    codes = [code]
-    while codes:
-        code = codes.pop()
-        for instruction in dis.get_instructions(code):
-            is_direct = _IS_DIRECT.get(instruction.opname)
-            if is_direct is not None:
-                found[instruction.argval] = found.get(instruction.argval, False) or is_direct
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= names_in(constant)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _OPERATIONS_ON_NAMES:
+            is_direct = not instruction.opname.endswith("_GLOBAL")
+            found[instruction.argval] = found.get(instruction.argval, False) or is_direct
     return found
 
 
-def content_of(cell: types.CellType) -> Any:
-    """The contents of a cell, or `MISSING`."""
+def content_of(source: Any, key: Any = None) -> Any:
+    """What a cell, a name of a module or an attribute of a function holds, or `MISSING`."""
     try:
-        return cell.cell_contents
-    except ValueError:
+        if isinstance(source, types.CellType):
+            return source.cell_contents
+        return source[key] if isinstance(source, dict) else getattr(source, key)
+    except (KeyError, ValueError):
         return MISSING
 
 
@@ -250,17 +234,9 @@ def is_library(function: types.FunctionType) -> bool:
     return is_of_library(name) and vars(sys.modules.get(str(name), types)) is names
 
 
-def is_of_module(function: Any, names: dict[str, Any]) -> bool:
-    """Whether a function, or one that it wraps, is of the module of these names, or was made by a library of such."""
-    seen: set[int] = set()
-    while isinstance(function, types.FunctionType) and id(function) not in seen:
-        if base_of(function.__globals__) is base_of(names) or (
-            is_library(function) and hasattr(function, "__wrapped__")
-        ):
-            return True
-        seen.add(id(function))
-        function = vars(function).get("__wrapped__")
-    return capture_kind(function) is CaptureKind.LIFTED
+def is_of_module(function: types.FunctionType, names: dict[str, Any]) -> bool:
+    """Whether a function is, or looks like one, of the module of these names, or was made by a library."""
+    return is_library(function) or function.__module__ == base_of(names).get("__name__")
 
 
 MAX_KEYS: Final = 1024
@@ -323,12 +299,11 @@ class Captures:
     """The captures of a function, found by one search.
 
     Attributes:
-      numbers: the number of each holder, by identity.
+      sites: the sites in each holder, by its identity.
       captured: the sites where nodes are.
       values: the captured nodes, each once.
+      rebuilt: the holders from which a node is reached, parts of an unchangeable one before it.
       key: identifies the function and the sites of what is captured.
-      rebuilt: the numbers of all holders from which a node is reached, with their sites.
-      is_fixed: whether nothing that is reached can come to be a model.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -336,153 +311,109 @@ class Captures:
         if capture_kind(function) is None and isinstance(method, types.FunctionType):
             function = types.MethodType(method, function)
         self.function: Callable[..., Any] = function
-        self.holders: list[Any] = []
-        self.numbers: dict[int, int] = {}
-        self.sites: list[CaptureSite] = []
+        self.sites: dict[int, list[CaptureSite]] = {}
         self.captured: list[CaptureSite] = []
         self.key: CaptureKey
         self._has_unfinished = False  # a model under construction becomes an argument later
-        self._cells: list[types.CellType] = []
-        self._names: list[tuple[dict[str, Any], str]] = []
-        self._defaults: list[tuple[types.FunctionType, Any, Any]] = []
+        self._watched: list[CaptureSite] = []
         self._containers: list[tuple[Any, list[Any], dict[Any, Any]]] = []
-        self._search()
-        self._contents = self._read()
+        self._holders: list[Any] = []
+        if self._notes(CaptureSite(None, "self", 0, function)):
+            self._search()
         self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
-        self.rebuilt: dict[int, list[CaptureSite]] = self._holders_of_nodes()
-        watched = self._contents or self._defaults or self._containers
-        self.is_fixed: bool = not (watched or self.captured or self._has_unfinished)
+        reaching = self._reaching()
+        self.rebuilt: list[Any] = [holder for holder in self._holders if id(holder) in reaching]
 
     # ------------------------------------------------------------- the search
 
     def _search(self) -> None:
-        if capture_kind(self.function) is CaptureKind.NODE:
-            self._add(CaptureSite(-1, "self", 0, self.function))
-            return
-        waiting = deque([(self.function, True)])
+        waiting = deque([(self.function, True, False)])
         while waiting:
-            holder, is_watched = waiting.popleft()
-            if id(holder) in self.numbers:
+            holder, is_watched, is_done = waiting.pop()
+            if is_done:
+                self._holders.append(holder)
+            if id(holder) in self.sites:
                 continue
-            number = self.numbers[id(holder)] = len(self.holders)
-            self.holders.append(holder)
             if isinstance(holder, types.FunctionType):
                 is_watched = not is_library(holder)
-            sites = [site for site in sites_of(holder, number) if not issubclass(type(site.content), INERT)]
-            waiting += [(site.content, is_watched) for site in sites if self._add(site)]
+            found = [site for site in sites_of(holder) if not issubclass(type(site.content), INERT)]
+            self.sites[id(holder)] = found
+            parts = [(site.content, is_watched, False) for site in found if self._notes(site)]
+            waiting.append((holder, is_watched, True))
+            if capture_kind(holder) in CHANGING:  # which is filled later, so that its parts need not come before it
+                waiting.extendleft(parts)
+            else:
+                waiting.extend(parts)
             if is_watched:
-                self._watch(holder, sites)
+                self._watched += [site for site in found if site.source is not None]
+                if isinstance(holder, (list, dict)):
+                    self._containers.append((holder, _items_of(holder), dict(entries_of(holder))))
 
-    def _add(self, site: CaptureSite) -> bool:
-        """Notes a site; says whether a holder is there, to follow."""
-        content = site.content
-        kind = capture_kind(content)
-        self.sites.append(site)
+    def _notes(self, site: CaptureSite) -> bool:
+        """Notes a captured node; says whether a holder is there instead, to follow."""
+        kind = capture_kind(site.content)
         if kind is CaptureKind.NODE:
-            if not is_finished(content):
+            if not is_finished(site.content):
                 self._has_unfinished = True
-            elif not is_labels(content):
+            elif not is_labels(site.content):
                 self.captured.append(site)
             return False
         if site.kind == "name" and kind is CaptureKind.FUNCTION:
-            return is_of_module(content, self.holders[site.holder].__globals__)
+            return is_of_module(site.content, site.source)
         return kind is not None
 
-    def _watch(self, holder: Any, sites: Sequence[CaptureSite]) -> None:
-        kind, kinds_of_sites = capture_kind(holder), {site.kind for site in sites}
-        if kind is CaptureKind.FUNCTION:
-            cells = dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))
-            self._cells += [cells[site.key] for site in sites if site.kind == "variable"]
-            self._names += [(holder.__globals__, site.key) for site in sites if site.kind == "name"]
-            if not kinds_of_sites.isdisjoint({"default", "keyword default"}):
-                self._defaults.append((holder, holder.__defaults__, holder.__kwdefaults__))
-            if "keyword default" in kinds_of_sites:
-                self._watch_items(holder.__kwdefaults__)
-        elif kind is CaptureKind.PARTIAL and _entries(holder.keywords):
-            self._watch_items(holder.keywords)
-        elif kind is CaptureKind.LIST or kind is CaptureKind.DICT:
-            self._watch_items(holder)
-
-    def _watch_items(self, container: Any) -> None:
-        self._containers.append((container, _items_of(container), dict(_entries(container))))
-
-    def _holders_of_nodes(self) -> dict[int, list[CaptureSite]]:
-        if not self.captured:
-            return {}
-        above: dict[int, list[int]] = defaultdict(list)
-        for site in self.sites:
+    def _reaching(self) -> set[int]:
+        """The identities of the holders from which a node is reached."""
+        above: dict[int, list[Any]] = defaultdict(list)
+        for site in chain.from_iterable(self.sites.values()):
             above[id(site.content)].append(site.holder)
         found: set[int] = set()
-        waiting = [site.holder for site in self.captured]
+        waiting = [site.content for site in self.captured]
         while waiting:
-            number = waiting.pop()
-            if number >= 0 and number not in found:
-                found.add(number)
-                waiting += above[id(self.holders[number])]
-        sites: dict[int, list[CaptureSite]] = {number: [] for number in sorted(found)}
-        for site in self.sites:
-            if site.holder in found:
-                sites[site.holder].append(site)
-        return sites
+            holders = above.pop(id(waiting.pop()), [])
+            found.update(map(id, holders))
+            waiting += holders
+        return found
 
     def describe(self) -> Hashable:
         """The key of calls that can run one program: the functions, and the sites that lead to each node."""
-        codes = tuple(h.__code__ for h in self.holders if isinstance(h, types.FunctionType))
-        ranks = {id(self.holders[number]): ("holder", rank) for rank, number in enumerate(self.rebuilt)}
+        codes = tuple(h.__code__ for h in self._holders if isinstance(h, types.FunctionType))
+        ranks = {id(holder): ("holder", rank) for rank, holder in enumerate(self.rebuilt)}
         ranks |= {id(node): ("node", rank) for rank, node in enumerate(self.values)}
-        sites = (site for sites in self.rebuilt.values() for site in sites if id(site.content) in ranks)
-        return codes, tuple((ranks[id(self.holders[s.holder])], s.kind, s.key, ranks[id(s.content)]) for s in sites)
+        sites = (site for holder in self.rebuilt for site in self.sites[id(holder)] if id(site.content) in ranks)
+        return codes, tuple((ranks[id(s.holder)], s.kind, s.key, ranks[id(s.content)]) for s in sites)
 
     def variables(self) -> tuple[str | None, ...]:
         """The name by which the function knows each captured node; None if it has none."""
         found: dict[int, str | None] = {}
         for site in self.captured:
-            name = site.key if isinstance(site.key, str) and site.kind != "item" else None
-            found[id(site.content)] = found.get(id(site.content)) or name
+            found[id(site.content)] = found.get(id(site.content)) or (site.key if isinstance(site.key, str) else None)
         return tuple(found[id(node)] for node in self.values)
 
     # ------------------------------------------------------------- before each call
 
-    def _read(self) -> list[Any]:
-        contents = list(map(content_of, self._cells))
-        return contents + [names.get(name, MISSING) for names, name in self._names]
-
     def is_current(self) -> bool:
-        """Whether the contents of all sites are unchanged."""
-        if self.is_fixed:
-            return True
-        if self._has_unfinished or not all(map(is_, self._read(), self._contents)):
-            return False
-        for function, defaults, named in self._defaults:
-            if function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
+        """Whether the contents of all sites are unchanged, apart from data in containers."""
+        for _, _, key, content, source in self._watched:
+            if content_of(source, key) is not content:
                 return False
-        return all(_holds_the_same(container, items) for container, items, _ in self._containers) or all(
-            map(self._holds_the_same_models, range(len(self._containers)))
-        )
-
-    def _holds_the_same_models(self, number: int) -> bool:
-        """Whether only data came or went in a container."""
-        container, items, models = self._containers[number]
-        if not _holds_the_same(container, items):
-            now = dict(_entries(container))
-            if list(now) != list(models) or not all(map(is_, now.values(), models.values())):
+        for container, items, entries in self._containers:
+            is_same = _holds_the_same(container, items)
+            if not is_same and not _holds_the_same(dict(entries_of(container)), _items_of(entries)):
                 return False
-            self._containers[number] = container, _items_of(container), models
-        return True
+        return not self._has_unfinished
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
         """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
-        if self._defaults or self._containers or self._has_unfinished:
+        if self._containers or self._has_unfinished or any(s.content is MISSING for s in self._watched):
             return None
-        sites: list[tuple[Any, str | None]] = [*((cell, None) for cell in self._cells), *self._names]
-        found = [(source, name, content) for (source, name), content in zip(sites, self._contents, strict=True)]
-        return None if any(content is MISSING for *_, content in found) else found
+        if any(s.kind == "attribute" for s in self._watched):
+            return None
+        return [(s.source, s.key if s.kind == "name" else None, s.content) for s in self._watched]
 
 
 def _items_of(container: Any) -> list[Any]:
-    if isinstance(container, dict):
-        return [*container.keys(), *container.values()]
-    return list(container)
+    return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
 
 
 def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
@@ -503,14 +434,9 @@ def _hold(*functions: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     return functions
 
 
-def select_function(number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
     """A function that selects one of several functions, for `lifted`."""
-
-    def select(held: Any) -> Callable[..., Any]:
-        function: Callable[..., Any] = held.args[number]
-        return function
-
-    return select
+    return lambda held: held.args[number]
 
 
 # ----------------------------------------------------------------- the function over other nodes
@@ -532,9 +458,8 @@ class RebuiltClosure:
     def __init__(self, captures: Captures, copies: Sequence[Any]) -> None:
         self._captures = captures
         self._copies = copies
-        self._sites = captures.rebuilt
         self._new = {id(node): made for node, made in zip(captures.values, copies, strict=True)}
-        self._replaced = {*self._new, *(id(captures.holders[number]) for number in self._sites)}
+        self._replaced = {*self._new, *map(id, captures.rebuilt)}
         self._cells: dict[int, tuple[types.CellType, types.CellType]] = {}
         self._names: dict[int, Names] = {}
         self._containers: list[tuple[Any, Any, list[Any]]] = []
@@ -546,12 +471,14 @@ class RebuiltClosure:
     # ------------------------------------------------------------- making
 
     def _rebuild(self) -> None:
-        holders = [self._captures.holders[number] for number in self._sites]
-        stubs = [holder for holder in holders if capture_kind(holder) in STUBS]
+        holders = self._captures.rebuilt
+        stubs = [holder for holder in holders if capture_kind(holder) in CHANGING]
         for holder in stubs:
-            self._new[id(holder)] = self._make(holder)
+            is_function = isinstance(holder, types.FunctionType)
+            self._new[id(holder)] = self._make_function(holder) if is_function else copy.copy(holder)
         for holder in holders:
-            self._make_with_parts(holder)
+            if id(holder) not in self._new:
+                self._new[id(holder)] = self._make(holder)
         for holder in stubs:
             self._fill(holder, self._new[id(holder)])
         for made, cell in self._cells.values():
@@ -560,51 +487,28 @@ class RebuiltClosure:
     def _stand_in(self, content: Any) -> Any:
         return self._new.get(id(content), content)
 
-    def _sites_in(self, holder: Any) -> list[CaptureSite]:
-        return self._sites[self._captures.numbers[id(holder)]]
-
-    def _make_with_parts(self, holder: Any) -> None:
-        """Makes what cannot be filled later, after its parts; a loop, since holders can be nested deeply."""
-        waiting = [holder]
-        while waiting:
-            holder = waiting[-1]
-            contents = [] if id(holder) in self._new else [site.content for site in self._sites_in(holder)]
-            parts = [part for part in contents if id(part) in self._replaced and id(part) not in self._new]
-            if parts:
-                waiting += parts
-                continue
-            waiting.pop()
-            if id(holder) not in self._new:
-                self._new[id(holder)] = self._make(holder)
-
     def _make(self, holder: Any) -> Any:
         kind = capture_kind(holder)
-        if kind is CaptureKind.FUNCTION:
-            return self._make_function(holder)
-        if kind is CaptureKind.LIST or kind is CaptureKind.DICT:
-            return copy.copy(holder)
-        if kind is CaptureKind.PARTIAL:
-            named = {name: self._stand_in(value) for name, value in holder.keywords.items()}
-            made = type(holder)(self._stand_in(holder.func), *map(self._stand_in, holder.args), **named)
-            vars(made).update(vars(holder))
-            return made
+        if kind is CaptureKind.TUPLE:
+            items = map(self._stand_in, holder)
+            return tuple(items) if type(holder) is tuple else holder._make(items)
+        parts = [self._stand_in(getattr(holder, name)) for name in _ATTRIBUTES[kind]]
         if kind is CaptureKind.METHOD:
-            return types.MethodType(self._stand_in(holder.__func__), self._stand_in(holder.__self__))
+            return types.MethodType(*parts)
         if kind is CaptureKind.CLOSURE:
-            return Closure(self._stand_in(holder.function), holder.user)
+            return Closure(parts[0], holder.user)
         if kind is CaptureKind.LIFTED:
-            return holder._over(self._stand_in(holder._closure))
-        items = map(self._stand_in, holder)
-        return holder.__class__(items) if holder.__class__ is tuple else holder._make(items)
+            return holder._over(*parts)
+        made = functools.partial.__new__(type(holder), parts[0])
+        made.__setstate__((*parts, dict(vars(holder))))  # with this very dict of keywords, which is filled later
+        return made
 
     def _make_function(self, holder: types.FunctionType) -> types.FunctionType:
         cells = tuple(map(self._cell, holder.__closure__ or ()))
         names = self._names_for(holder)
         made = types.FunctionType(holder.__code__, names, holder.__name__, holder.__defaults__, cells or None)
+        functools.update_wrapper(made, holder)
         made.__kwdefaults__ = holder.__kwdefaults__
-        made.__qualname__, made.__module__, made.__doc__ = holder.__qualname__, holder.__module__, holder.__doc__
-        name = "__annotate__" if hasattr(holder, "__annotate__") else "__annotations__"  # made on demand from 3.14 on
-        setattr(made, name, getattr(holder, name))
         made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
         return made
 
@@ -615,26 +519,24 @@ class RebuiltClosure:
 
     def _names_for(self, function: types.FunctionType) -> dict[str, Any]:
         base = function.__globals__
-        replaced = [s for s in self._sites_in(function) if s.kind == "name" and id(s.content) in self._replaced]
-        if not replaced:
+        if not any(
+            site.kind == "name" and id(site.content) in self._replaced for site in self._captures.sites[id(function)]
+        ):
             return base
         names = self._names.setdefault(id(base), Names(base))
         names.lend([name for name, is_direct in names_in(function.__code__).items() if is_direct])
         return names
 
     def _fill(self, holder: Any, made: Any) -> None:
-        for site in self._sites_in(holder):
+        for site in self._captures.sites[id(holder)]:
             if site.kind == "item":
                 made[site.key] = self._stand_in(site.content)
+            elif site.kind == "attribute":
+                setattr(made, site.key, self._stand_in(site.content))
             elif site.kind == "name" and id(site.content) in self._replaced:
-                self._names[id(holder.__globals__)].replace(site.key, self._stand_in(site.content))
+                self._names[id(site.source)].replace(site.key, self._stand_in(site.content))
         if not isinstance(made, types.FunctionType):
             self._containers.append((holder, made, _items_of(made)))
-            return
-        if made.__defaults__:
-            made.__defaults__ = tuple(map(self._stand_in, made.__defaults__))
-        if made.__kwdefaults__:
-            made.__kwdefaults__ = {name: self._stand_in(value) for name, value in made.__kwdefaults__.items()}
 
     # ------------------------------------------------------------- the end of the trace
 
@@ -657,27 +559,32 @@ class RebuiltClosure:
         self._check()
         for names in self._names.values():
             names.base.update(names.assigned())
-        for holder, made in self._made():
-            if capture_kind(made) is CaptureKind.LIFTED:
-                vars(holder).update({name: value for name, value in vars(made).items() if name[0] != "_"})
-
-    def _made(self) -> Iterator[tuple[Any, Any]]:
-        """Each rebuilt holder with its replacement."""
-        for number in self._sites:
-            holder = self._captures.holders[number]
-            yield holder, self._new[id(holder)]
+        for holder in self._captures.rebuilt:
+            if capture_kind(holder) is CaptureKind.LIFTED:
+                made = vars(self._stand_in(holder))
+                vars(holder).update({name: value for name, value in made.items() if name[0] != "_"})
 
     def _check(self) -> None:
-        for made, cell in self._cells.values():
-            if content_of(made) is not self._stand_in(content_of(cell)):
-                raise _rebinds("a variable of an outer function", content_of(cell))
+        """Refuses other contents of rebuilt holders, which would be lost."""
+        changed = [
+            ("a variable of an outer function", content_of(cell))
+            for made, cell in self._cells.values()
+            if content_of(made) is not self._stand_in(content_of(cell))
+        ]
         for names in self._names.values():
-            for name, value in names.replaced.items():
-                if dict.get(names, name) is not value:
-                    raise _rebinds(f"the global name {name!r}", value)
-        for holder, made, items in self._containers:
-            if not _holds_the_same(made, items):
-                raise _rebinds("a list or dict", holder)
+            replaced = names.replaced.items()
+            changed += [(f"the global name {name!r}", v) for name, v in replaced if dict.get(names, name) is not v]
+        changed += [
+            ("a list or dict", holder) for holder, made, items in self._containers if not _holds_the_same(made, items)
+        ]
+        for what, given in changed:
+            raise TransformError(
+                "the function",
+                f"it assigns to {what}, where it captures a model",
+                got=describe(given),
+                why="while the function is traced a copy is there, and the assignment would be lost",
+                fix="change the model in place, as by dx.update(model, ...), or return the new one",
+            )
 
     def point_back(self) -> None:
         """Has everything that was rebuilt refer to the originals, in case the user's code has kept some of it."""
@@ -688,8 +595,9 @@ class RebuiltClosure:
         for holder, made, _ in self._containers:
             made.clear()
             made.extend(holder) if isinstance(made, list) else made.update(holder)
-        for holder, made in self._made():
-            if isinstance(made, types.FunctionType):
+        for holder in self._captures.rebuilt:
+            if isinstance(holder, types.FunctionType):
+                made = self._stand_in(holder)
                 made.__defaults__, made.__kwdefaults__ = holder.__defaults__, holder.__kwdefaults__
         for original, made in self._pairs:
             if isinstance(made, Variable):
@@ -698,13 +606,3 @@ class RebuiltClosure:
                 object.__setattr__(made, "__dict__", original.__dict__)
         for inner in self._inner:
             inner.point_back()
-
-
-def _rebinds(what: str, given: object) -> TransformError:
-    return TransformError(
-        "the function",
-        f"it assigns to {what}, where it captures a model",
-        got=describe(given),
-        why="while the function is traced a copy is there, and the assignment would be lost",
-        fix="change the model in place, as by dx.update(model, ...), or return the new one",
-    )
