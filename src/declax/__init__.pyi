@@ -202,6 +202,7 @@ from declax.nn import RNNCellBase as RNNCellBase
 from declax.nn import RoPE as RoPE
 from declax.nn import SimpleCell as SimpleCell
 from declax.nn import SpectralNorm as SpectralNorm
+from declax.nn import Stacked as Stacked
 from declax.nn import WeightNorm as WeightNorm
 from declax.nn import dot_product_attention_with_rope as dot_product_attention_with_rope
 from declax.nn.activations import celu as celu
@@ -291,7 +292,6 @@ from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan
 from declax.transforms.sharding import shard_map as shard_map
-from declax.transforms.stacking import Stacked as Stacked
 from declax.transforms.trees import NodeStates as NodeStates
 from declax.transforms.trees import from_tree as from_tree
 from declax.transforms.trees import prefix as prefix

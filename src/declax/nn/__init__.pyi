@@ -77,5 +77,6 @@ from declax.nn.recurrent import flip_sequences as flip_sequences
 from declax.nn.reparametrization import SpectralNorm as SpectralNorm
 from declax.nn.reparametrization import WeightNorm as WeightNorm
 from declax.nn.rope import RoPE as RoPE
+from declax.nn.stacking import Stacked as Stacked
 from declax.nn.stochastic import Dropout as Dropout
 from declax.nn.stochastic import DropPath as DropPath

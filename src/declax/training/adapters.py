@@ -20,7 +20,7 @@ from declax.nn import dtypes
 from declax.nn.contractions import LinearGeneral, sizes_of
 from declax.nn.linear import Linear
 from declax.nn.lora import LoRA, LoRALinear, LoRALinearGeneral
-from declax.transforms.stacking import Stacked
+from declax.nn.stacking import Stacked
 
 M = TypeVar("M")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import GraphError, LayerError, TransformError
-from declax.transforms.stacking import Stacked
+from declax.nn.stacking import Stacked
 from equations import equations
 
 DIM = 4
