@@ -114,7 +114,6 @@ PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
     ("_fields/annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
     ("nn/cells.py", "NotImplementedError"): "of a member that a cell does not define",
     ("training/metrics.py", "NotImplementedError"): "of a method that a metric does not define",
-    ("transforms/compilation.py", "NarrowedError"): "stops a trace of JAX; its own module catches it",
 }
 
 # ================================================================= reading the sources

@@ -484,7 +484,7 @@ MISTAKES = {
     ),
     # selections
     "a static number": (lambda: dx.jit(my_step, static_argnums=5), "no positional parameter 5", "static_argnums=2"),
-    "a negative number": (lambda: dx.jit(my_step, static_argnums=-5), "no positional parameter -5", "from -3 to 2"),
+    "a negative number": (lambda: dx.jit(my_step, static_argnums=-5), "no positional parameter -5", "2 for '"),
     "no parameters": (
         lambda: dx.jit(lambda: 1, static_argnums=0),
         "no positional parameters",

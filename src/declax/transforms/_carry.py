@@ -20,7 +20,7 @@ from declax.transforms._engine.structure import (
     Differing,
     Mode,
     Structure,
-    differing,
+    first_differing,
     joined,
     name_leaves,
     name_path,
@@ -285,7 +285,7 @@ def _places_of_new(
     for replaced in ({}, new):  # the roots that were handed in, then those that come next
         next_roots = dict(enumerate(after)) | replaced
         found = walk(tuple(next_roots[rank] for rank in whole))
-        differs = differing(walked.graphdef, found.graphdef)
+        differs = first_differing(walked.graphdef, found.graphdef)
         if walked.graphdef is found.graphdef:
             pairs_of_objects = list(zip(walked.objects, found.objects, strict=True))
             is_same = [_is_kept(a, b, origin_of, replaced, context) for a, b in pairs_of_objects]

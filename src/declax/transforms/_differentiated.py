@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax._filters import Filter
-from declax._graph.binding import Binding, bind
+from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import blueprint_of, build_slots
 from declax._jax import current_trace
@@ -208,10 +208,6 @@ class ArgumentLeaves:
         known = own.identities()
         return LeafGroup(definition, tuple(self._by_identity[known[i]] for i in positions), rank)
 
-    def objects(self, found: Mapping[int, Any]) -> tuple[Any, ...]:
-        """The arguments with derivatives in place of their leaves, which share as the arguments do."""
-        return arguments_of(self._call.structure, found)
-
     def check_aliasing(self, targets: Sequence[DifferentiatedTree]) -> None:
         """Refuses a Variable that is differentiated in one argument, and not in another."""
         structure = self._call.structure
@@ -257,9 +253,9 @@ def _number_of_passed(structure: Structure) -> int:
 
 def arguments_of(structure: Structure, found: Mapping[int, Any]) -> tuple[Any, ...]:
     """The positional arguments of a call with derivatives in place of their leaves: objects of the same classes."""
-    split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
-    leaves = [found.get(i) for i in range(split + structure.is_root.count(False))]
-    args: tuple[Any, ...] = Rebuilt(structure, leaves[:split], leaves[split:]).args
+    count = 0 if structure.graphdef is None else structure.graphdef.num_leaves
+    leaves = [found.get(i) for i in range(count + structure.is_root.count(False))]
+    args: tuple[Any, ...] = Rebuilt.of(structure, leaves).args
     return args
 
 
@@ -319,20 +315,14 @@ def target_of_result(outcome: Outcome, *, has_aux: bool = False) -> Differentiat
     """The result, or the first of it with `has_aux`; its leaves are those of `result_leaves`."""
     tree, is_root_at = output_tree(outcome)
     change = outcome.plan.change
-    returned: Iterator[Binding] = iter(())
-    positions = count()
-    if change is not None:
-        # At the leaves of a model that is built of positions are the positions, wherever the leaf is reached.
-        positions = count(change.graphdef.num_leaves)
-        slots = build_slots(change.graphdef, list(map(np.asarray, range(change.graphdef.num_leaves))))
-        returned = map(bind, slots[blueprint_of(change.graphdef).root][1])
+    most = tree.num_leaves + (0 if change is None else change.graphdef.num_leaves)
+    # At the leaves of a result that is built of positions are the positions, wherever the leaf is reached.
+    built = result_of(outcome, dict(enumerate(map(np.asarray, range(most)))))
     parts: list[LeafGroup] = []
-    for is_one in is_root_at:
-        if is_one:
-            binding = next(returned)
-            parts.append(LeafGroup(binding.graphdef.definition, tuple(map(int, binding.read()))))
-        else:
-            parts.append(LeafGroup(None, (next(positions),)))
+    for is_one, part in zip(is_root_at, tree.flatten_up_to(built), strict=True):
+        binding = bind(part) if is_one else None
+        definition, leaves = (None, [part]) if binding is None else (binding.graphdef.definition, binding.read())
+        parts.append(LeafGroup(definition, tuple(map(int, leaves))))
     if not has_aux:
         return DifferentiatedTree(tree, tuple(parts))
     data = tree.node_data()

@@ -13,10 +13,9 @@ from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build
 from declax._typing import MISSING, Missing
-from declax.errors import AbstractModelError
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
-from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.structure import Mode, abstract_model
 from declax.transforms._engine.tracing import checked_function
 
 if TYPE_CHECKING:
@@ -168,20 +167,11 @@ class ShapeDtypeStruct(jax.ShapeDtypeStruct):
     __slots__ = ()
 
     def __jax_array__(self) -> jax.Array:
-        raise _is_abstract(self)
-
-
-def _is_abstract(leaf: jax.ShapeDtypeStruct) -> AbstractModelError:
-    return AbstractModelError(
-        "abstract model",
-        "the model holds shapes in place of arrays, so it cannot compute",
-        got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
-        fix="dx.eval_shape(model, x)        # the shapes of its result; dx.update(model, state) sets arrays",
-    )
+        return _refuse(self)  # type: ignore[no-any-return]  # it raises
 
 
 def _refuse(self: jax.ShapeDtypeStruct, *_: object) -> Any:
-    raise _is_abstract(self)
+    raise abstract_model("abstract model", self, "dx.eval_shape(model, x)")
 
 
 _BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"

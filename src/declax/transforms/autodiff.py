@@ -27,6 +27,7 @@ from declax.transforms._differentiated import (
     ArgumentLeaves,
     Derivatives,
     argument_name,
+    arguments_of,
     by_position,
     each_leaf_once,
     on_leaves,
@@ -166,15 +167,7 @@ def grad(
 ) -> Callable[P, Any]: ...
 @overload
 def grad(
-    *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@overload
-def grad(
-    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@overload
-def grad(
-    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -263,15 +256,7 @@ def value_and_grad(
 ) -> Callable[P, tuple[V, Any]]: ...
 @overload
 def value_and_grad(
-    *, argnums: Argnums, has_aux: bool = False, **options: Unpack[GradOptions]
-) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
-@overload
-def value_and_grad(
-    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
-) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
-@overload
-def value_and_grad(
-    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
+    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
 ) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
@@ -375,7 +360,7 @@ class _Gradients(NamedTuple):
         states = [target.unflatten(gradients) for target in targets]
         if self.mode.updates:
             return outcome, tuple(states)
-        objects = arguments.objects(gradients)
+        objects = arguments_of(call.structure, gradients)
         return outcome, tuple(
             state if isinstance(argnum, DiffState) else objects[argnum]
             for state, argnum in zip(states, self.argnums, strict=True)

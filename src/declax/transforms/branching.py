@@ -16,7 +16,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext, values_at
 from declax.transforms._engine.captures import combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.structure import Mode, differing, is_root, joined, named, paths_of_objects
+from declax.transforms._engine.structure import Mode, first_differing, is_root, joined, named, paths_of_objects
 from declax.transforms._engine.tracing import (
     TracedFunction,
     check_scalar,
@@ -183,7 +183,8 @@ def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
     count = sum(isinstance(token, tuple) and token[0] in HAS_INDEX for token in unchanged.tokens)
     change = StructureChange(unchanged, kept, tuple(range(count)))
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
-    return Outcome(Plan((), change, tree, (False,) * len(leaves)), outcome.new, leaves)
+    made = Plan((), change, tree, (False,) * len(leaves), returns_refs=plan.returns_refs)
+    return Outcome(made, outcome.new, leaves)
 
 
 def _places(outcomes: Sequence[Outcome]) -> list[int]:
@@ -207,7 +208,7 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
         one, other = first.plan.change, outcome.plan.change
         if one is None or other is None or (one.graphdef is other.graphdef and one.origins == other.origins):
             continue
-        found = differing(one.graphdef, other.graphdef)
+        found = first_differing(one.graphdef, other.graphdef)
         path = found.path
         if not path:
             pairs = zip(paths_of_objects(one.graphdef), one.origins, other.origins, strict=True)

@@ -41,7 +41,7 @@ from declax.transforms._engine.lift import (
     lifted,
     program_for,
     wait,
-    written_leaves,
+    with_refs,
 )
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
@@ -56,7 +56,8 @@ from declax.transforms._engine.structure import (
     name_of,
     named,
 )
-from declax.transforms.stages import Lowered, Traced
+from declax.transforms._engine.tracing import written_leaves
+from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -103,33 +104,30 @@ def jit(
 ) -> Any:
     """Compiles a function whose arguments may be models.
 
-    What the function does to its arguments happens to the caller's: Variables
-    that it sets, attributes that it adds or removes, references that it makes.
-    Arguments and results may share objects. Models that it captures, as by
-    its closure, are handled as arguments too. A function that raises leaves
-    all of them as they were.
+    What the function does to its arguments happens to the caller's: Variables that it sets, attributes that it adds or
+    removes, references that it makes. Arguments and results may share objects. Captured models, as of a closure, count
+    as arguments. A function that raises leaves all of them as they were.
 
     Args:
       fun: the function; omit it to use `jit` as a decorator with options.
-      in_shardings: a sharding, a `PartitionSpec`, None, or a tree of these: a
-        prefix of the tuple of arguments that are not static. `StateSharding`
-        places a model's leaves by filter. After the call, the model's arrays are there.
+      in_shardings: a sharding, a `PartitionSpec`, None, or a tree of these: a prefix of the tuple of arguments that
+        are not static. `StateSharding` places a model's leaves by filter. After the call, the model's arrays are there.
       out_shardings: likewise for the result.
       static_argnums, static_argnames: arguments that are compiled in; hashable.
-      donate_argnums, donate_argnames: arguments whose buffers may be reused.
-        Of a model, those of the Variables that the function sets are.
+      donate_argnums, donate_argnames: arguments whose buffers may be reused; of a model, those of the Variables that
+        the function sets.
       keep_unused, device, backend, inline, compiler_options: as in `jax.jit`.
-      graph: False where the arguments have to be trees, in which nothing is
-        shared; None for the default of `set_graph_mode` where `jit` is called.
-      graph_updates: False where the function may set Variables, but must leave
-        the structure as it is; None for the default of `set_graph_updates`.
+      graph: False where the arguments have to be trees, in which nothing is shared; None for the default of
+        `set_graph_mode` where `jit` is called.
+      graph_updates: False where the function may set Variables, but must leave the structure as it is; None for the
+        default of `set_graph_updates`.
 
     Returns:
       The compiled function, which is also usable as a method.
 
     Raises:
-      TransformError: for options that name no parameter, for static arguments
-        without a hash, and for a changed structure with ``graph_updates=False``.
+      TransformError: for options that name no parameter, for static arguments without a hash, and for a changed
+        structure with ``graph_updates=False``.
       GraphError: for a graph if trees are required; names both paths.
 
     >>> import declax as dx
@@ -154,7 +152,7 @@ def jit(
     return compile_ if fun is MISSING else compile_(fun)
 
 
-class JitWrapped(Wrapped[P, R]):
+class JitWrapped(Wrapped[P, R], Staged[P, R]):
     """A compiled function; see `jit`."""
 
     __slots__ = ("_entry",)  # a slot, since each call reads it
@@ -210,13 +208,11 @@ class JitWrapped(Wrapped[P, R]):
                     if plan.calls_back is not False:
                         entry.program.wait_for_callbacks(plan, leaves, result)
                     output = commit(binding, leaves, result, kept)
-                except NarrowedError:
-                    return self._slow_path(args, kwargs)
                 except BaseException as error:
                     entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
                 if output is not CONFLICT:
-                    return output
+                    return output if not plan.returns_refs else with_refs(output, leaves)
         return self._slow_path(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -232,6 +228,8 @@ class JitWrapped(Wrapped[P, R]):
             outcome = program.run(call)
             output = commit(call.binding, call.values, outcome.parts())
             if output is not CONFLICT:
+                if outcome.plan.returns_refs:
+                    output = with_refs(output, (*call.values, *call.plain))
                 program.place(call)
                 break
         return cast("R", output)
@@ -250,8 +248,10 @@ class JitWrapped(Wrapped[P, R]):
             skipped = {*self._static.numbers, *structure.static_numbers}
             labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
-        function = named(lifted(self._closure, structure, self._mode, labels, self._adapt(call)), user, structure)
         donation = Donation.of(call, self._donated)
+        donated = () if donation is None else donation.of_graph
+        function = lifted(self._closure, structure, self._mode, labels, self._adapt(call), donated)
+        function = named(function, user, structure)
         return Program(function, structure, len(call.values), donation, self._options, placed, self._traces)
 
     @property
@@ -281,24 +281,6 @@ class JitWrapped(Wrapped[P, R]):
         program = self._program(call)
         return Traced(program.trace(call), program, take, call)
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
-        """Lowers the function for arguments, without compiling or running it.
-
-        >>> import declax as dx
-        >>> "add" in dx.jit(lambda x: x + 1).lower(1).as_text()
-        True
-        """
-        return self.trace(*args, **kwargs).lower()
-
-    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a call, with shapes and dtypes in place of arrays.
-
-        >>> import declax as dx
-        >>> dx.jit(lambda x: x + 1).eval_shape(1).dtype
-        dtype('int32')
-        """
-        return self.trace(*args, **kwargs).out_info
-
 
 # ----------------------------------------------------------------- programs
 
@@ -318,18 +300,18 @@ class Traces:
             self.last.append(trace)
 
 
-class NarrowedError(Exception):
-    """For other shapes, the function does not set all Variables that were donated, so fewer are from now on."""
-
-
 class Donation:
-    """Which leaves a program donates, of donated models those that the function sets; known once it was traced."""
+    """Which leaves a program donates, of donated models those that the function sets; known once it was traced.
 
-    __slots__ = ("_plain", "_values", "positions")
+    A later trace, for other shapes, returns the values of the donated leaves of the graph also where it sets none.
+    """
+
+    __slots__ = ("_plain", "_values", "of_graph", "positions")
 
     def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
         self._values = values
         self._plain = plain
+        self.of_graph: set[int] = set()
         self.positions: tuple[int, ...] | None = None
 
     @staticmethod
@@ -349,14 +331,8 @@ class Donation:
 
     def choose(self, written: set[int]) -> None:
         """Donates those of the graph's leaves that are written."""
-        self.positions = (*sorted(self._values & written), *self._plain)
-
-    def check(self, written: set[int]) -> None:
-        """Checks, while JAX traces, that all donated leaves of the graph are written; else fewer are from now on."""
-        kept = {*self._plain, *written}
-        if self.positions is not None and not kept.issuperset(self.positions):
-            self.positions = tuple(position for position in self.positions if position in kept)
-            raise NarrowedError
+        self.of_graph |= self._values & written
+        self.positions = (*sorted(self.of_graph), *self._plain)
 
 
 class Program:
@@ -367,7 +343,7 @@ class Program:
     `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
-    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "_positions", "run_fast")
+    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "run_fast")
 
     def __init__(
         self,
@@ -383,17 +359,10 @@ class Program:
         self._is_packed = placed is not None
         self._labels: Sequence[Any] = ()
         self._options: dict[str, Any] = options
-
-        def traced(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            outcome = function(values, plain)
-            if donation is not None:
-                donation.check(written_leaves(structure, outcome))
-            return outcome
-
-        run: Callable[..., Any] = _in_parts(traced)
+        run: Callable[..., Any] = _in_parts(function)
         if placed is not None:
             labels, groups = placed
-            run = in_groups(traced, groups)
+            run = in_groups(function, groups)
             shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
             self._options = {**options, **shardings}
             self._labels = labels.values
@@ -407,9 +376,9 @@ class Program:
         self._compile()
 
     def _compile(self) -> None:
-        """Compiles the function anew for other donated leaves; JAX keeps its traces."""
-        self._positions = None if self._donation is None else self._donation.positions
-        self._jitted: Any = jax.jit(self._flat, donate_argnums=self._positions, **self._options)
+        """Compiles the function, anew once it is known what it donates; JAX keeps its traces."""
+        positions = None if self._donation is None else self._donation.positions
+        self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
 
     @property
@@ -444,23 +413,16 @@ class Program:
     def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
         """Uses JAX's function, after it was decided what to donate."""
         donation = self._donation
-        if donation is None or _is_jit_disabled():
-            return use(self._jitted)
-        if donation.positions is None:
+        if donation is not None and donation.positions is None and not _is_jit_disabled():
             donation.choose(self._written_by(call))
-        while True:
-            if self._positions != donation.positions:
-                self._compile()
-            try:
-                return use(self._jitted)
-            except NarrowedError:
-                pass
+            self._compile()
+        return use(self._jitted)
 
     def _written_by(self, call: Call) -> set[int]:
         traced = self._jitted.trace(*call.values, *call.plain)
         outcome = self.outcome(traced.out_info)
         outcome.plan.calls_back = calls_back(traced.jaxpr)
-        return written_leaves(call.structure, outcome)
+        return set(written_leaves(call.structure, outcome.plan))
 
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
         """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""

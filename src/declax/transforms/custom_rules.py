@@ -41,7 +41,7 @@ from declax.transforms._differentiated import (
 from declax.transforms._engine.captures import Captures, RebuiltClosure, base_of, combine_functions
 from declax.transforms._engine.lift import Call, Outcome, Plan, R, Rebuilt, Wrapped, is_same_value, run
 from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
-from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values
+from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values, written_leaves
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class _CustomCall:
     def _drop_captured_values(self) -> None:
         """Replaces the captured models by ones without values, so that later traces do not hold them."""
         count = 0 if self.structure.graphdef is None else self.structure.graphdef.num_leaves
-        rebuilt = _rebuild(self.structure, [None] * (count + len(self.structure.is_root)))
+        rebuilt = Rebuilt.of(self.structure, [None] * (count + len(self.structure.is_root)))
         hollow = RebuiltClosure(self.captures, rebuilt.captured)
         for names in hollow._names.values():
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
@@ -306,7 +306,7 @@ class _CustomCall:
 
     def primal(self, leaves: Sequence[Any]) -> Outcome:
         """The function."""
-        rebuilt = _rebuild(self.structure, leaves)
+        rebuilt = Rebuilt.of(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
@@ -321,7 +321,7 @@ class _CustomCall:
         bare = _without_marks(marked)
         self.shapes = list(map(shape_of, bare))
         leaves = marked if self.options.is_symbolic else bare
-        rebuilt = _rebuild(self.structure, leaves)
+        rebuilt = Rebuilt.of(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
@@ -345,7 +345,7 @@ class _CustomCall:
 
     def _held(self, leaves: Sequence[Any]) -> list[Any]:
         """The arguments of nondiff_argnums that have leaves, as they were at the call."""
-        args = _rebuild(self.structure, leaves).args
+        args = Rebuilt.of(self.structure, leaves).args
         return [arg for arg, argument in zip(args, self.arguments, strict=True) if argument.differentiated is None]
 
     def _with_fixed(self, args: Sequence[Any], fixed: Mapping[int, Any] | None = None) -> list[Any]:
@@ -369,7 +369,8 @@ class _CustomCall:
         }
         change = change._replace(kept=tuple(unset.get(place, source) for place, source in enumerate(change.kept)))
         rest = tuple(value for place, value in new.items() if place not in unset)
-        return Outcome(Plan((), change, plan.tree, plan.is_root), rest, outcome.output)
+        made = Plan((), change, plan.tree, plan.is_root, returns_refs=plan.returns_refs)
+        return Outcome(made, rest, outcome.output)
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
         """Checks that the rules give each gradient that is requested."""
@@ -390,7 +391,7 @@ class _CustomCall:
 
     def backward(self, residuals: _Residuals, cotangent: Outcome) -> tuple[list[Any]]:
         """The cotangents of the arguments as JAX expects them: one for each leaf, None for zeros."""
-        kept, captured, held = _rebuild(residuals.structure, residuals.leaves).args
+        kept, captured, held = Rebuilt.of(residuals.structure, residuals.leaves).args
         before = bind_many(captured).read() if captured else []
         if not self.options.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
@@ -447,14 +448,9 @@ class _CustomCall:
 
         With changes of structure, they are States, with zeros for the others; without, arguments with None for these.
         """
-        plan, graphdef = cotangent.plan, self.structure.graphdef
-        updates: Derivatives = {}
-        if graphdef is not None:
-            origins = dict(enumerate(range(graphdef.num_leaves)))
-            if plan.change is not None:
-                origins = leaf_origins(self.structure, plan.change)
-            places = new_values(plan)
-            updates = {origins[place]: cotangent.new[places[place]] for place in places if place in origins}
+        graphdef = self.structure.graphdef
+        written = written_leaves(self.structure, cotangent.plan)
+        updates: Derivatives = {leaf: cotangent.new[position] for leaf, position in written.items()}
         if not self.options.mode.updates:
             masked = recursive_map(_without_empty, arguments_of(self.structure, updates), graph=True)
             return tuple(self._with_fixed(masked, dict.fromkeys(dict(self.fixed))))
@@ -465,11 +461,6 @@ class _CustomCall:
 
 def _without_empty(path: Path, node: Any) -> Any:
     return None if isinstance(node, Variable) and node.raw_value is None else node
-
-
-def _rebuild(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
-    split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
-    return Rebuilt(structure, leaves[:split], leaves[split:])
 
 
 def _by_plan(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:

@@ -10,7 +10,7 @@ from declax._graph.binding import bind
 from declax._modes import set_graph_updates
 from declax.errors import TransformError, describe
 from declax.transforms.compilation import jit
-from declax.transforms.stages import Lowered, Traced
+from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -39,29 +38,22 @@ def cached_partial(
 ) -> Callable[P, R]: ...
 @overload
 def cached_partial(
-    f: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[ModeOptions]
-) -> Callable[P, R]: ...
-@overload
-def cached_partial(
-    f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[ModeOptions]
+    f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[ModeOptions]
 ) -> Callable[..., R]: ...
 def cached_partial(
     f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[..., Any]:
     """A function with its first arguments given.
 
-    It is as fast as the function itself: `declax.jit` caches the structure of
-    models with the models, whether they are given at each call or once. So
-    nothing is cloned, and the function may change the structure of the models
-    as any other may; the next call finds it so.
+    It is as fast as the function itself, since `jit` caches the structure of models with the models. Nothing is cloned,
+    and the function may change the structure of the models; the next call finds it so.
 
     Args:
       f: a function, most often one that `declax.jit` made.
       *cached_args: its first arguments. They live as long as the result does.
-      graph: False where each of them has to be a tree; None for the default of
-        `set_graph_mode`.
-      graph_updates: what transforms inside of the call take for their default,
-        see `set_graph_updates`; None leaves it as it is.
+      graph: False where each of them has to be a tree; None for the default of `set_graph_mode`.
+      graph_updates: what transforms inside of the call take for their default, see `set_graph_updates`; None leaves it
+        as it is.
 
     Returns:
       The function of the other arguments.
@@ -70,17 +62,13 @@ def cached_partial(
       TransformError: `f` is not a function.
 
     >>> import declax as dx
-    >>> import jax.numpy as jnp
-    >>> counter = dx.Module()
-    >>> counter.count = dx.Variable(jnp.array(0))
+    >>> count = dx.Variable(0)
     >>> @dx.jit
-    ... def step(counter, by):
-    ...     counter.count += by
-    >>> cached_step = dx.cached_partial(step, counter)
-    >>> cached_step(2), cached_step(3)
-    (None, None)
-    >>> int(counter.count.value)
-    5
+    ... def step(count, by):
+    ...     count += by
+    >>> cached_step = dx.cached_partial(step, count)
+    >>> cached_step(2), cached_step(3), int(count.value)
+    (None, None, 5)
     """
     if not callable(f):
         fix = "dx.cached_partial(train_step, model, optimizer)"
@@ -98,8 +86,14 @@ def cached_partial(
     return functools.partial(in_mode, *cached_args)
 
 
-class JitPartial(functools.partial[R], Generic[P, R]):
-    """A compiled function with its first arguments; see `jit_partial`."""
+class JitPartial(functools.partial[R], Staged[P, R], Generic[P, R]):
+    """A compiled function with its first arguments; see `jit_partial`.
+
+    >>> import declax as dx
+    >>> step = dx.jit_partial(lambda model, x: model.scale * x, dx.Dict(scale=dx.Param(2.0)))
+    >>> float(step.lower(3.0).compile()(3.0))
+    6.0
+    """
 
     if TYPE_CHECKING:
 
@@ -110,20 +104,6 @@ class JitPartial(functools.partial[R], Generic[P, R]):
         """As `JitWrapped.trace`; the stages take the other arguments only."""
         jitted: Any = self.func
         return jitted.traced_after(self.args, args, kwargs)  # type: ignore[no-any-return]  # of a JitWrapped
-
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
-        """Lowers the function for the other arguments, without compiling or running it.
-
-        >>> import declax as dx
-        >>> step = dx.jit_partial(lambda model, x: model.scale * x, dx.Dict(scale=dx.Param(2.0)))
-        >>> float(step.lower(3.0).compile()(3.0))
-        6.0
-        """
-        return self.trace(*args, **kwargs).lower()
-
-    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a call, with shapes and dtypes in place of arrays."""
-        return self.trace(*args, **kwargs).out_info
 
 
 @overload
@@ -140,24 +120,19 @@ def jit_partial(
 ) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(
-    fun: Callable[Concatenate[A, B, C, D, P], R], a: A, b: B, c: C, d: D, /, **options: Unpack[JitOptions]
-) -> JitPartial[P, R]: ...
-@overload
-def jit_partial(
-    fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, e: Any, /, *more: Any, **options: Unpack[JitOptions]
+    fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[JitOptions]
 ) -> JitPartial[..., R]: ...
 def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> JitPartial[..., R]:
     """Compiles a function, and gives it its first arguments.
 
-    As ``cached_partial(jit(fun, ...), *partial_args)``: `jit` keeps what it
-    knows of models with them, so that nothing has to be prepared, and the
-    partial arguments may change in any way between calls and inside of them.
+    As ``cached_partial(jit(fun, ...), *partial_args)``: the partial arguments may change in any way between calls and
+    inside of them.
 
     Args:
       fun: the function.
       *partial_args: its first arguments. They live as long as the result does.
-      **options: those of `jit`; numbers count the parameters of `fun`. With
-        ``graph=False`` each partial argument has to be a tree.
+      **options: those of `jit`; numbers count the parameters of `fun`. With ``graph=False`` each partial argument has
+        to be a tree.
 
     Returns:
       The function of the other arguments, with the stages `trace` and `lower`.
@@ -166,8 +141,7 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
       TransformError: `fun` is not a function, or an option names no parameter.
 
     >>> import declax as dx
-    >>> import jax.numpy as jnp
-    >>> count = dx.Variable(jnp.array(0))
+    >>> count = dx.Variable(0)
     >>> def step(count, by):
     ...     count += by
     >>> step_by = dx.jit_partial(step, count)

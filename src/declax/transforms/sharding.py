@@ -17,9 +17,9 @@ from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
-from declax.transforms._engine.structure import Mode, named_leaves
+from declax.transforms._engine.structure import Mode, named_leaves, names_of_outputs
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms.vectorization import check_refs, names_of_outputs, warn_of_equal_draws
+from declax.transforms.vectorization import check_refs, warn_of_equal_draws
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -186,14 +186,14 @@ def _check_results(
         warn_of_equal_draws("shard_map", call.structure, labels, plan, leaves, warned, call.values)
     for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
-            raise _cannot_split(names_of_outputs(call, plan)[number], label, leaf, sizes)
+            raise _cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
         named = {name for entry in label for name in _names_of(entry)}
         kind = getattr(jax.typeof(leaf), "manual_axis_type", None)  # where there is none, JAX says the same
         varying = sorted(set(getattr(kind, "varying", ())) - named)
         if varying:
             along = ", ".join(map(repr, varying))
             raise TransformError(
-                names_of_outputs(call, plan)[number],
+                names_of_outputs(call.structure, plan)[number],
                 f"its value varies along {along}, which its spec does not name",
                 expected=f"one value for all, by the spec {label!r}",
                 got=describe(leaf),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -14,11 +15,11 @@ from declax.transforms._engine.retraces import differences
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program
 
+P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 MAX_DIFFERENCES = 4
 """So many differences of two calls are listed in an error."""
-
 
 Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 """How a compiled function takes arguments apart."""
@@ -67,6 +68,32 @@ class Traced(Generic[R]):
                 fix="jax.export.export(jax.jit(model))(x)        # the values of the model become constants",
             )
         return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), *self._of)
+
+
+class Staged(Generic[P, R]):
+    """A compiled function that can be traced, and so be lowered, without a call of it."""
+
+    @abstractmethod
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
+        """Traces the function for arguments, without compiling or running it."""
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered[R]:
+        """Lowers the function for arguments, without compiling or running it.
+
+        >>> import declax as dx
+        >>> "add" in dx.jit(lambda x: x + 1).lower(1).as_text()
+        True
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result of a call, with shapes and dtypes in place of arrays.
+
+        >>> import declax as dx
+        >>> dx.jit(lambda x: x + 1).eval_shape(1).dtype
+        dtype('int32')
+        """
+        return self.trace(*args, **kwargs).out_info
 
 
 class Lowered(Generic[R]):
@@ -122,8 +149,7 @@ class Compiled(Generic[R]):
         What the function sets comes back, as from the function itself.
 
         Raises:
-          TransformError: for arguments of another structure, shape or dtype, or
-            other static ones; names the difference.
+          TransformError: for arguments of another structure, shape or dtype, or other static ones; names what differs.
         """
         return cast("R", run(lambda: self._take(args, kwargs), self._run))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
@@ -17,8 +16,7 @@ from declax import _jax
 from declax._graph.nodes import is_ref
 from declax._random.calls import is_broadcast_allowed
 from declax._random.streams import RngCount
-from declax._state.definition import LeafDef
-from declax._typing import MISSING, Missing, Path
+from declax._typing import MISSING, Missing
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
 from declax.transforms._engine.captures import Closure
@@ -36,11 +34,10 @@ from declax.transforms._engine.structure import (
     Mode,
     Structure,
     is_array_like,
-    joined,
+    leaves_set,
     name_path,
-    name_roots,
     named_leaves,
-    names_in_result,
+    names_of_outputs,
     no_array,
     no_ref,
     note_tracers,
@@ -153,7 +150,7 @@ def check_shared(
             if _is_mapped(value):
                 raise _differs(call, plan, number)
         elif label not in _ENDS or not is_array_like(value):
-            name = names_of_outputs(call, plan)[number]
+            name = names_of_outputs(call.structure, plan)[number]
             for leaf in jax.tree.leaves(value):
                 if not is_array_like(leaf):
                     raise no_array(name, leaf)
@@ -187,37 +184,12 @@ def _differs(call: Call, plan: Plan, number: int) -> TransformError:
         _, filter_ = kind_and_filter(*found[number])
         fix = f"in_axes=dx.StateAxes({{{filter_}: 0, ...: None}})        # for an argument; or use jax.lax.pmean"
     return TransformError(
-        names_of_outputs(call, plan)[number],
+        names_of_outputs(call.structure, plan)[number],
         "this differs between instances but has no axis",
         expected="one value for all instances, or an axis",
         why="all instances share a leaf without an axis; captured models have none",
         fix=fix,
     )
-
-
-def leaves_set(structure: Structure, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
-    """The argument and path, and the kind, of each leaf that the function set."""
-    if plan.change is not None:
-        definition = plan.change.graphdef.definition
-        for path, leaf_def, kept in zip(definition.paths, definition.leaf_defs, plan.change.kept, strict=True):
-            if kept < 0 and path[0] == 0:
-                yield path[1:], leaf_def
-    elif structure.graphdef is not None:
-        definition = structure.graphdef.definition
-        for i in plan.changed:
-            yield definition.paths[i], definition.leaf_defs[i]
-
-
-def names_of_outputs(call: Call, plan: Plan) -> list[str]:
-    """The names of the output arrays: the leaves that the function set, then those of its result."""
-    roots, results = name_roots(call.structure), names_in_result(plan.tree)
-    names = [joined(roots[cast(int, path[0])], path[1:]) for path, _ in leaves_set(call.structure, plan)]
-    if plan.change is None:
-        return names + results
-    returned = list(itertools.compress(results, plan.is_root))
-    pairs: Any = zip(plan.change.graphdef.definition.paths, plan.change.kept, strict=True)
-    names += [joined(returned[path[1]], path[2:]) for path, kept in pairs if kept < 0 and path[0] == 1]
-    return names + [name for name, is_one in zip(results, plan.is_root, strict=True) if not is_one]
 
 
 def warn_of_equal_draws(

@@ -7,13 +7,15 @@ function, and returns its results and changes as an `Outcome`, which `commit` ap
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_
 from typing import (
@@ -56,8 +58,8 @@ from declax.transforms._engine.structure import (
     check_returned,
     check_states_kept,
     contents_of_states,
-    differing,
     explain,
+    first_differing,
     flatten,
     is_array_like,
     is_leaf,
@@ -197,12 +199,32 @@ class Rebuilt:
         leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
 
+    @staticmethod
+    def of(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
+        """From all leaves: those of the graph, then the plain ones."""
+        split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
+        return Rebuilt(structure, leaves[:split], leaves[split:])
+
     def apply(self, outcome: Outcome) -> Any:
         """The result of a function, with its outcome applied to these objects instead of the caller's."""
-        return apply(outcome, self._objects, self._values)
+        output = apply(outcome, self._objects, self._values)
+        return with_refs(output, (*self._values, *self._plain)) if outcome.plan.returns_refs else output
 
-    def conclude(self, output: Any, mode: Mode, labels: Labels | None = None) -> Outcome:
-        """The results and changes of the user's function; a value that moves to another label counts as new."""
+    def conclude(self, output: Any, mode: Mode, labels: Labels | None = None, donated: Collection[int] = ()) -> Outcome:
+        """The results and changes of the user's function; what is donated, or moves to another label, counts as new."""
+        refs = {id(leaf): i for i, leaf in enumerate((*self._values, *self._plain)) if is_ref(leaf)}
+        leaves = jax.tree_util.tree_leaves(output, is_leaf=is_root) if refs else ()
+        if refs.keys().isdisjoint(map(id, leaves)):
+            return self._conclude(output, mode, labels, donated)
+        output = jax.tree_util.tree_map(
+            lambda leaf: GivenRef(refs[id(leaf)]) if id(leaf) in refs else leaf, output, is_leaf=is_root
+        )
+        outcome = self._conclude(output, mode, labels, donated)
+        outcome.plan = Plan(()) if outcome.plan is UNCHANGED else outcome.plan
+        outcome.plan.returns_refs = True
+        return outcome
+
+    def _conclude(self, output: Any, mode: Mode, labels: Labels | None, donated: Collection[int]) -> Outcome:
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
@@ -223,7 +245,8 @@ class Rebuilt:
             return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:
             values = found.read()
-            changed = tuple(i for i, value in enumerate(values) if not is_same_value(value, self._values[i]))
+            pairs = enumerate(zip(values, self._values, strict=True))
+            changed = tuple(i for i, (new, old) in pairs if i in donated or not is_same_value(new, old))
             if not any(map(found.is_in_container, changed)) and not any(is_ref(values[i]) for i in changed):
                 if not changed:
                     return Outcome(_unchanged(labels, tree), (), output)
@@ -232,7 +255,7 @@ class Rebuilt:
                     found_labels = [labels.values[i] for i in changed] + labels.of_results(tree)
                 plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
-        return self._conclude_structural(found, leaves, tree, labels, tuple(pattern))
+        return self._conclude_structural(found, leaves, tree, labels, tuple(pattern), donated)
 
     def _is_new_ref(self, leaf: Any) -> bool:
         """Whether a value is a ref that the function has made, which JAX cannot return."""
@@ -241,12 +264,19 @@ class Rebuilt:
         return all(leaf is not given for given in (*self._values, *self._plain))
 
     def _conclude_structural(
-        self, found: Walk, leaves: list[Any], tree: Any, labels: Labels | None, pattern: tuple[bool, ...]
+        self,
+        found: Walk,
+        leaves: list[Any],
+        tree: Any,
+        labels: Labels | None,
+        pattern: tuple[bool, ...],
+        donated: Collection[int],
     ) -> Outcome:
         """As `conclude`, for the graph of the roots and of the result."""
         found.visit(tuple(compress(leaves, pattern)))
         found.tokens.insert(0, _PAIR)
-        inputs = {id(value): i for i, value in enumerate(self._values) if isinstance(value, Tracer)}
+        given = ((i, value) for i, value in enumerate(self._values) if i not in donated)
+        inputs = {id(value): i for i, value in given if isinstance(value, Tracer)}
         values = found.read()
         kept = tuple(inputs.get(id(value), -1) for value in values)
         ranks = {id(o): i for i, o in enumerate(self._objects)}
@@ -270,7 +300,7 @@ class Rebuilt:
 
 def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
     assert structure.graphdef is not None  # it has roots
-    found = differing(structure.graphdef, after)
+    found = first_differing(structure.graphdef, after)
     path: Any = found.path
     if not path and True in replaced:  # another object of the same structure
         path = paths_of_objects(structure.graphdef)[replaced.index(True)]
@@ -293,6 +323,22 @@ def is_same_value(a: Any, b: Any) -> bool:
     return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class GivenRef:
+    """Takes the place of an array ref of the arguments in a result, since JAX returns no refs."""
+
+    position: int
+
+
+def with_refs(output: Any, leaves: Sequence[Any]) -> Any:
+    """A result with the refs of the arguments, of which these are the leaves."""
+    is_end: Callable[[Any], bool] = lambda part: isinstance(part, GivenRef) or is_root(part)  # noqa: E731
+    return jax.tree_util.tree_map(
+        lambda part: leaves[part.position] if isinstance(part, GivenRef) else part, output, is_leaf=is_end
+    )
+
+
 class Plan:
     """The static half of an Outcome; made while tracing, used at each call. To JAX, a tree without leaves.
 
@@ -302,9 +348,10 @@ class Plan:
       tree, is_root: of the output; not known where nothing asks for them.
       labels: of the arrays, where they have some: the new values, then the output.
       calls_back: whether the program calls Python while it runs; None where nobody has looked.
+      returns_refs: whether the output has refs of the arguments.
     """
 
-    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
+    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "returns_refs", "tree")
 
     def __init__(
         self,
@@ -313,6 +360,7 @@ class Plan:
         tree: Any = None,
         is_root: tuple[bool, ...] = (),
         labels: list[Any] | None = None,
+        returns_refs: bool = False,
     ) -> None:
         self.changed: tuple[int, ...] = changed
         self.labels: list[Any] | None = labels
@@ -320,6 +368,7 @@ class Plan:
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
         self.calls_back: bool | None = None
+        self.returns_refs: bool = returns_refs
         self.flat: tuple[tuple[()], _Key] = (), _Key({(): self})
 
 
@@ -362,24 +411,6 @@ jax.tree_util.register_pytree_node(
     lambda outcome: ((outcome.new, outcome.output), outcome.plan),
     lambda plan, children: Outcome(plan, children[0], children[1]),
 )
-
-
-def written_leaves(structure: Structure, outcome: Outcome) -> set[int]:
-    """The leaves of a graph that the function gives new values."""
-    plan = outcome.plan
-    if plan.change is None:
-        return set(plan.changed)
-    if structure.graphdef is None:
-        return set()
-    before, after = blueprint_of(structure.graphdef), blueprint_of(plan.change.graphdef)
-    leaf_of = dict(zip(range(len(before.classes)), before.variable_leaves, strict=True))
-    origin_of = dict(zip(after.indexed, plan.change.origins, strict=True))
-    written = set()
-    for slot, leaf in enumerate(after.variable_leaves):
-        origin = origin_of[slot]
-        if origin >= 0 and plan.change.kept[leaf] < 0:
-            written.add(leaf_of[before.indexed[origin]])
-    return written
 
 
 class Conflict(enum.Enum):
@@ -463,11 +494,12 @@ def lifted(
     mode: Mode = Mode(),  # noqa: B008  # immutable
     labels: Labels | None = None,
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    donated: Collection[int] = (),
 ) -> Callable[..., Outcome]:
     """A function of the values and plain leaves of a call that rebuilds objects and calls the user's.
 
     Labels are those of the call's leaves, where the results are to have some; `adapt` makes a function of these
-    arguments of the user's.
+    arguments of the user's. Of the graph's leaves, the donated ones count as set.
     """
 
     def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
@@ -486,7 +518,7 @@ def lifted(
             output = function(*rebuilt.args, **rebuilt.kwargs)
             if states:
                 check_states_kept(states, output)
-            return rebuilt.conclude(output, mode, labels)
+            return rebuilt.conclude(output, mode, labels, donated)
 
     return call_on_leaves
 
@@ -521,6 +553,8 @@ def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
             raise
         output = commit(call.binding, call.values, outcome.parts())
         if output is not CONFLICT:
+            if outcome.plan.returns_refs:
+                output = with_refs(output, (*call.values, *call.plain))
             break
     return output
 
@@ -575,11 +609,9 @@ class Selection:
     """
 
     def __init__(self, fun: Callable[..., Any], option: str, numbers: Numbers, names: Names) -> None:
-        self._option = option
-        self._from_end: tuple[int, ...] = ()
-        self.numbers: tuple[int, ...] = (int(numbers),) if isinstance(numbers, SupportsIndex) else tuple(numbers or ())
+        listed: Sequence[Any] = (numbers,) if isinstance(numbers, SupportsIndex) else tuple(numbers or ())
         self.names = (names,) if isinstance(names, str) else tuple(names or ())
-        for number in self.numbers:
+        for number in listed:
             if not isinstance(number, SupportsIndex):
                 raise TransformError(
                     f"{option}_argnums",
@@ -588,38 +620,26 @@ class Selection:
                     got=describe(number),
                     fix=f"{option}_argnames={number!r}" if isinstance(number, str) else f"{option}_argnums=0",
                 )
+        self.numbers: tuple[int, ...] = tuple(map(int, listed))
         self.is_empty: bool = not self.numbers and not self.names
-        if self.is_empty:
-            return
-        known = parameters(fun)
+        known = None if self.is_empty else parameters(fun)
         if known is None:
             return
-        positional = [n for n, p in known.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
-        takes_more = any(p.kind is p.VAR_POSITIONAL for p in known.values())
-        for name in self.names:
-            if name not in known and not takes_any:
-                raise TransformError(
-                    f"{option}_argnames",
-                    f"the function has no parameter {name!r}",
-                    expected=", ".join(known),
-                    fix=_fix(option, "names", [n for n, p in known.items() if p.kind is not p.POSITIONAL_ONLY]),
-                )
-        for number in self.numbers:
-            if not -len(positional) <= number < len(positional) and not takes_more:
-                raise TransformError(
-                    f"{option}_argnums",
-                    f"the function has no positional parameter {number}",
-                    expected=_numbers_of(positional),
-                    fix=_fix(option, "nums", list(range(len(positional)))),
-                )
-        if takes_more:
-            self._from_end = tuple(number for number in self.numbers if number < 0)
-            self.numbers = tuple(number for number in self.numbers if number >= 0)
-        numbers_ = [number % len(positional) if number < 0 else number for number in self.numbers]
-        by_name = [positional.index(n) for n in self.names if n in positional]
-        self.names = (*self.names, *(positional[n] for n in numbers_ if n < len(positional)))
-        self.numbers = tuple(sorted({*numbers_, *by_name}))
+        kinds = {parameter.kind for parameter in known.values()}
+        takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
+        positional = [name for name, p in known.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        count = len(positional)
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            by_name = [name for name, p in known.items() if p.kind is not p.POSITIONAL_ONLY]
+            _check_known(f"{option}_argnames", "parameter", [n for n in self.names if n not in known], by_name)
+        if not takes_more:
+            unknown = [number for number in self.numbers if not -count <= number < count]
+            _check_known(f"{option}_argnums", "positional parameter", unknown, dict(enumerate(positional)))
+        if not takes_more:
+            self.numbers = tuple(number % count for number in self.numbers)
+        places = {positional.index(name) for name in self.names if name in positional}
+        self.names = (*self.names, *(positional[number] for number in self.numbers if 0 <= number < count))
+        self.numbers = tuple(sorted({*self.numbers, *places}))
 
     def check_apart(self, donated: Selection) -> None:
         """Raises a TransformError where a static argument is donated too."""
@@ -639,8 +659,8 @@ class Selection:
         """The other arguments, and the selected ones by number and name; None where none can be selected."""
         if self.is_empty:
             return args, kwargs, None
-        numbers = self._numbers_of(args)
-        by_number = tuple((i, args[i]) for i in numbers if i < len(args))
+        numbers = self._numbers_among(args)
+        by_number = tuple((i, args[i]) for i in numbers)
         by_name = tuple((n, kwargs[n]) for n in self.names if n in kwargs)
         for label, value in (*by_number, *by_name):
             try:
@@ -679,37 +699,23 @@ class Selection:
 
     def chosen(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The selected ones of given arguments."""
-        by_number = [args[i] for i in self._numbers_of(args) if i < len(args)]
-        return by_number + [v for n, v in kwargs.items() if n in self.names]
+        return [args[i] for i in self._numbers_among(args)] + [v for n, v in kwargs.items() if n in self.names]
 
-    def _numbers_of(self, args: Sequence[Any]) -> tuple[int, ...]:
-        """The positions that are selected in a call."""
-        if not self._from_end:
-            return self.numbers
-        for number in self._from_end:
-            if number < -len(args):
-                raise TransformError(
-                    f"{self._option}_argnums",
-                    f"the call has no positional argument {number}",
-                    expected=f"at least {-number} positional arguments",
-                    got=str(len(args)),
-                    fix=f"{self._option}_argnums=0        # or give more arguments by position",
-                )
-        return tuple(sorted({*self.numbers, *(len(args) + number for number in self._from_end)}))
+    def _numbers_among(self, args: Sequence[Any]) -> list[int]:
+        """The positions that are selected in a call; as in JAX, it may leave some out."""
+        places = {number + len(args) if number < 0 else number for number in self.numbers}
+        return [place for place in sorted(places) if 0 <= place < len(args)]
 
 
-def _numbers_of(positional: Sequence[str]) -> str:
-    """The numbers that a selection can have."""
-    if not positional:
-        return "no number, since the function has no positional parameters"
-    last = len(positional) - 1
-    return f"a number from {-len(positional)} to {last}, where 0 is {positional[0]!r}" + (
-        f" and {last} is {positional[-1]!r}" if last else ""
-    )
-
-
-def _fix(option: str, kind: str, known: Sequence[Any]) -> str:
-    return f"{option}_arg{kind}={known[-1]!r}" if known else f"leave out {option}_arg{kind}"
+def _check_known(option: str, what: str, unknown: Sequence[Any], known: Collection[Any]) -> None:
+    for given in unknown:
+        numbered = [f"{number} for {name!r}" for number, name in known.items()] if isinstance(known, dict) else known
+        raise TransformError(
+            option,
+            f"the function has no {what} {given!r}",
+            expected=", ".join(numbered) or f"none, since the function has no {what}s",
+            fix=f"{option}={[*known][-1]!r}" if known else f"leave out {option}",
+        )
 
 
 MAX_PROGRAMS = 1024

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from declax._fields.snapshots import is_frozen, thaw
-from declax._graph.flattening import (
-    CONTAINER,
-    HAS_INDEX,
-    LEAF,
-    NODE,
-    OBJECT,
-    STATIC,
-    VARIABLE,
-    node_statics,
-    walk_tokens,
-)
 from declax._typing import Path
-from declax.errors import TransformError, describe, format_path, type_name
-from declax.transforms._engine.structure import Structure, Trace, name_path, names_of_call, parameter_name, parameters
+from declax.errors import TransformError, describe
+from declax.transforms._engine.structure import (
+    STATIC_VALUE,
+    Structure,
+    Trace,
+    differing,
+    name_path,
+    names_of_call,
+    parameter_name,
+    parameters,
+)
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Traces
@@ -78,41 +75,10 @@ def _of_graphs(before: Structure, after: Structure) -> Iterator[Difference]:
     """The differences of two structures: static values by path, and what came and went."""
     if before.graphdef is after.graphdef:
         return
-    old, new = _described(before), _described(after)
-    for path in {**old, **new}:
-        texts = [found[path][1] if path in found else "not there" for found in (old, new)]
-        if texts[0] != texts[1]:
-            what = old[path][0] if path in old and path in new else "structure"
-            where = name_path(after if path in new else before, path) if path else "the models"
-            yield Difference(what, where, *texts)
-
-
-def _described(structure: Structure) -> dict[Path, tuple[str, str]]:
-    """The facts of a structure by path: static values of nodes one by one."""
-    found: dict[Path, tuple[str, str]] = {}
-    objects: list[Path] = []
-    for path, token in () if structure.graphdef is None else walk_tokens(structure.graphdef.tokens):
-        if isinstance(token, int):
-            other = objects[token]
-            found[path] = ("kind", f"the same object as {format_path(other[1:]) if other[1:] else 'the model itself'}")
-            continue
-        if token[0] in HAS_INDEX:
-            objects.append(path)
-        if token[0] == VARIABLE:
-            found[path] = ("kind", f"{type_name(token[1])} with {token[2]!r}" if token[2] else type_name(token[1]))
-        elif token[0] == NODE:
-            found[path] = ("class", type_name(token[1].cls))
-            for name, value in node_statics(token):
-                found[(*path, name)] = ("static value", repr(thaw(value) if is_frozen(value) else value))
-        elif token[0] == OBJECT:
-            found[path] = ("class", type_name(token[1]))
-        elif token[0] == STATIC:
-            found[path] = ("static value", repr(thaw(token[1]) if is_frozen(token[1]) else token[1]))
-        elif token[0] == CONTAINER and path:
-            found[path] = ("keys", repr(list(token[2])))
-        elif token[0] <= LEAF:
-            found[path] = ("kind", "an array")
-    return found
+    for path, fact, old, new in differing(before.graphdef, after.graphdef):
+        texts = (repr(old), repr(new)) if fact == STATIC_VALUE else (old, new)
+        where = name_path(before if new == "not there" else after, path) if path else "the models"
+        yield Difference(fact, where, *texts)
 
 
 def _text_of(aval: Any) -> str:
@@ -125,9 +91,8 @@ def _text_of(aval: Any) -> str:
 def explain_retrace(f: Callable[..., Any], /) -> None:
     """Prints why a function of `jit` was traced the last time: what no earlier trace had.
 
-    Of the earlier traces, the one that differs least is compared. Names the path
-    of each static value, each change of structure, each static argument, or
-    each shape and dtype, with what it was and what it is.
+    Of the earlier traces, the one that differs least is compared. Names the path of each static value, each change of
+    structure, each static argument, or each shape and dtype, with what it was and what it is.
 
     Args:
       f: the function, as `jit` or `jit_partial` returned it.
@@ -136,8 +101,7 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
       TransformError: the argument is not a function of `jit`.
 
     >>> import declax as dx
-    >>> m = dx.Module()
-    >>> m.calls = 0
+    >>> m = dx.Dict(calls=0)
     >>> f = dx.jit(lambda m, x: x + m.calls)
     >>> _ = f(m, 1.0)
     >>> m.calls += 1

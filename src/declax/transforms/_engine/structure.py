@@ -23,17 +23,16 @@ from declax._fields.snapshots import exact_types, is_frozen, thaw
 from declax._graph.api import GraphState
 from declax._graph.binding import bind
 from declax._graph.flattening import (
+    CONTAINER,
     HAS_INDEX,
+    LEAF,
     NODE,
     OBJECT,
     STATIC,
     VARIABLE,
     GraphDef,
-    Token,
     Walk,
-    child_keys,
     node_statics,
-    types_of,
     walk_tokens,
 )
 from declax._graph.nodes import Kind, is_number, is_ref, kind_of, plain_key
@@ -55,7 +54,8 @@ from declax.errors import (
 )
 
 if TYPE_CHECKING:
-    from declax.transforms._engine.lift import Call, Outcome
+    from declax._state.definition import LeafDef
+    from declax.transforms._engine.lift import Call, Outcome, Plan
 
 _STATES = frozenset({State, GraphState})
 _is_leaf_class: dict[type, bool] = {}
@@ -295,6 +295,31 @@ def names_in_result(tree: Any) -> list[str]:
     return [joined("the result", path) for path in paths_in(tree)]
 
 
+def leaves_set(structure: Structure, plan: Plan) -> Iterator[tuple[Path, LeafDef]]:
+    """The argument and path, and the kind, of each leaf that the function set."""
+    if plan.change is not None:
+        definition = plan.change.graphdef.definition
+        for path, leaf_def, kept in zip(definition.paths, definition.leaf_defs, plan.change.kept, strict=True):
+            if kept < 0 and path[0] == 0:
+                yield path[1:], leaf_def
+    elif structure.graphdef is not None:
+        definition = structure.graphdef.definition
+        for i in plan.changed:
+            yield definition.paths[i], definition.leaf_defs[i]
+
+
+def names_of_outputs(structure: Structure, plan: Plan, tree: Any = None) -> list[str]:
+    """The names of the output arrays: the leaves that the function set, then those of its result, of this tree."""
+    results = names_in_result(tree if plan.tree is None else plan.tree)
+    names = [name_path(structure, path) for path, _ in leaves_set(structure, plan)]
+    if plan.change is None:
+        return names + results
+    returned = list(compress(results, plan.is_root))
+    pairs: Any = zip(plan.change.graphdef.definition.paths, plan.change.kept, strict=True)
+    names += [joined(returned[path[1]], path[2:]) for path, kept in pairs if kept < 0 and path[0] == 1]
+    return names + list(compress(results, map(not_, plan.is_root)))
+
+
 def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
     """The name of each leaf of ``(args, kwargs, captured)`` in errors, by the parameters of the function."""
     name_argument = name_argument or _argument_namer(structure)
@@ -370,53 +395,78 @@ def paths_of_objects(graphdef: GraphDef[Any]) -> list[Any]:
     return [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
 
 
-def is_same_token(one: Token, other: Token) -> bool:
-    """Whether two tokens describe the same, where references have the same numbers."""
-    return one is other or (one == other and types_of(one) == types_of(other))
+STATIC_VALUE: Final = "static value"
+
+_NOT_THERE: Final = ("structure", "not there")
 
 
 class Differing(NamedTuple):
-    """The path of the first place in which two graphs differ, if any, and the two static values there, if any."""
+    """One difference of two graphs: where, which fact, and what it was before and is after; static values, or texts."""
 
     path: Any = ()
-    values: tuple[Any, Any] | None = None
+    fact: str = "structure"
+    before: Any = ""
+    after: Any = ""
 
     def told(self, fix: str) -> dict[str, Any]:
         """The parts of the error, with a fix for values that are not static."""
-        if self.values is None:
+        if self.fact != STATIC_VALUE:
             return {"fix": fix}
-        before, after = map(repr, self.values)
+        before, after = repr(self.before), repr(self.after)
         fix = f"set {self.path[-1]!r}, which is static, outside of the function"
-        if all(map(is_number, self.values)):
+        if is_number(self.before) and is_number(self.after):
             fix = f"m.{self.path[-1]} = dx.Variable(jnp.array({before}))        # an array may change"
         return {"expected": before, "got": after, "fix": fix}
 
 
-def differing(graphdef: GraphDef[Any], other: GraphDef[Any], start: int = 0, other_start: int = 0) -> Differing:
-    """The first token in which two graphs differ from given ones on; of a node, the attribute that does."""
-    ours, theirs = list(walk_tokens(graphdef.tokens))[start:], other.tokens[other_start:]
-    for (path, token), their in zip(ours, theirs, strict=False):
-        if is_same_token(token, their):
+def first_differing(graphdef: GraphDef[Any], other: GraphDef[Any]) -> Differing:
+    """The first difference of two graphs; an item that came or went stands for the keys of its container."""
+    found = list(differing(graphdef, other))
+    return next((one for one in found if one.fact != "keys"), found[0] if found else Differing())
+
+
+def differing(graphdef: GraphDef[Any] | None, other: GraphDef[Any] | None) -> Iterator[Differing]:
+    """All differences of two graphs."""
+    ours, theirs = _facts_of(graphdef), _facts_of(other)
+    for path in {**ours, **theirs}:
+        (fact, before), (their_fact, after) = ours.get(path, _NOT_THERE), theirs.get(path, _NOT_THERE)
+        if fact == their_fact == STATIC_VALUE:
+            if before != after or exact_types(before) != exact_types(after):
+                yield Differing(path, fact, _thawed(before), _thawed(after))
             continue
-        if not isinstance(token, tuple) or not isinstance(their, tuple):
-            return Differing(path)
-        keys, their_keys = child_keys(token), child_keys(their)
-        extra = [key for key in (*their_keys, *keys) if key not in keys or key not in their_keys]
-        if token[0] == their[0] == NODE and not extra:
-            return _differing_static(path, dict(node_statics(token)), dict(node_statics(their)))
-        if token[0] == their[0] == STATIC:
-            return Differing(path, (_thawed(token[1]), _thawed(their[1])))
-        return Differing((*path, *extra[:1]))
-    return Differing()
+        texts = [
+            repr(_thawed(value)) if one == STATIC_VALUE else value
+            for one, value in ((fact, before), (their_fact, after))
+        ]
+        if texts[0] != texts[1]:
+            yield Differing(path, fact if path in ours and path in theirs else "structure", *texts)
 
 
-def _differing_static(path: Any, ours: dict[Any, Any], theirs: dict[Any, Any]) -> Differing:
-    for name in (*theirs, *ours):
-        if name not in ours or name not in theirs:
-            return Differing((*path, name))
-        if ours[name] != theirs[name] or exact_types(ours[name]) != exact_types(theirs[name]):
-            return Differing((*path, name), (_thawed(ours[name]), _thawed(theirs[name])))
-    return Differing(path)
+def _facts_of(graphdef: GraphDef[Any] | None) -> dict[Path, tuple[str, Any]]:
+    """A fact about each place of a graph, and its text; each static value of a node has a path."""
+    found: dict[Path, tuple[str, Any]] = {}
+    objects: list[Path] = []
+    for path, token in () if graphdef is None else walk_tokens(graphdef.tokens):
+        if isinstance(token, int):
+            other = objects[token]
+            found[path] = ("kind", f"the same object as {format_path(other[1:]) if other[1:] else 'the model itself'}")
+            continue
+        if token[0] in HAS_INDEX:
+            objects.append(path)
+        if token[0] == VARIABLE:
+            found[path] = ("kind", f"{type_name(token[1])} with {token[2]!r}" if token[2] else type_name(token[1]))
+        elif token[0] == NODE:
+            found[path] = ("class", type_name(token[1].cls))
+            found |= {(*path, name): (STATIC_VALUE, value) for name, value in node_statics(token)}
+        elif token[0] == OBJECT:
+            found[path] = ("class", type_name(token[1]))
+        elif token[0] == STATIC:
+            found[path] = (STATIC_VALUE, token[1])
+        elif token[0] == CONTAINER and path:
+            found[path] = ("keys", repr(list(token[2])))
+        elif token[0] <= LEAF:
+            found[path] = ("kind", "an array")
+    return found
 
 
 def _thawed(value: Any) -> Any:
@@ -497,10 +547,12 @@ def check_results(outcome: Outcome, structure: Structure, user: Callable[..., An
     """Checks that the results of a function, and the values that it sets, are arrays and models."""
     if all(map(_is_array, jax.tree_util.tree_leaves((outcome.new, outcome.output)))):
         return
-    for where, value in _results(outcome, structure, user):
+    values = (*outcome.new, *jax.tree_util.tree_leaves(outcome.output))
+    names = names_of_outputs(structure, outcome.plan, jax.tree_util.tree_structure(outcome.output))
+    for name, value in zip(names, values, strict=True):
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             if not _is_array(leaf):
-                raise no_array(where + jax.tree_util.keystr(path), leaf)
+                raise no_array(f"{name_of(user)}, {name}{jax.tree_util.keystr(path)}", leaf)
 
 
 def _is_array(leaf: Any) -> bool:
@@ -516,23 +568,6 @@ def no_array(where: str, value: object) -> TransformError:
         got=describe(value),
         fix="return arrays only, and make the rest of them outside: a name, a text or an object does not change",
     )
-
-
-def _results(outcome: Outcome, structure: Structure, user: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    plan, name = outcome.plan, name_of(user)
-    if plan.change is None:
-        names = names_of_call(structure)
-        set_ = [names[i] for i in plan.changed]
-        returned = names_in_result(jax.tree_util.tree_structure(outcome.output))
-    else:
-        definition = plan.change.graphdef.definition
-        places: list[Any] = [definition.paths[i] for i, kept in enumerate(plan.change.kept) if kept < 0]
-        in_result = names_in_result(plan.tree)
-        roots = name_roots(structure), [n for n, is_one in zip(in_result, plan.is_root, strict=True) if is_one]
-        set_ = [joined(roots[part][rank], below) for part, rank, *below in places]
-        returned = [n for n, is_one in zip(in_result, plan.is_root, strict=True) if not is_one]
-    values = (*outcome.new, *jax.tree_util.tree_leaves(outcome.output))
-    yield from zip((f"{name}, {where}" for where in (*set_, *returned)), values, strict=True)
 
 
 def check_returned(
@@ -590,14 +625,24 @@ def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     return zip(names_of_call(call.structure), (*call.values, *call.plain), strict=True)
 
 
+def _arrays_of(call: Call) -> Iterator[tuple[str, Any]]:
+    for name, value in named_leaves(call):
+        yield from ((name, leaf) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def _concrete_arrays(call: Call) -> Iterator[tuple[str, jax.Array]]:
+    for name, leaf in _arrays_of(call):
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
+            yield name, leaf
+
+
 def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
     """The arrays of a call that have lost their buffers, with what to call them."""
-    return [
-        (name, leaf)
-        for name, value in named_leaves(call)
-        for leaf in jax.tree_util.tree_leaves(value)
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
-    ]
+    return [(name, leaf) for name, leaf in _concrete_arrays(call) if leaf.is_deleted()]
+
+
+_DONATED_ONCE: Final = re.compile("donate the same buffer twice|previously donated in the same call")
+_REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
 
 
 def explain(call: Call, error: BaseException) -> None:
@@ -606,89 +651,97 @@ def explain(call: Call, error: BaseException) -> None:
         return
     if isinstance(error, (RecursionError, SystemError, AttributeError)) and call.binding is not None:
         call.binding.check_depth()  # too deep for JAX, which cannot read its own options at the end of its stack
-    if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
-        _check_deleted(call, error)
-    elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(str(error)):
-        _check_donated_once(call, error)
-    elif isinstance(error, TypeError) and _REFUSED.search(str(error)):
-        _check_arrays(call, error)
-    elif type(error) is Exception and "array reference" in str(error):
-        _check_refs_written(call, error)
+    text = str(error)
+    found: DeclaxError | None = None
+    if isinstance(error, (RuntimeError, ValueError)) and "deleted" in text:
+        found = _deleted(call)
+    elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(text):
+        found = _donated_twice(call)
+    elif isinstance(error, TypeError) and _REFUSED.search(text):
+        found = _no_array_of_jax(call)
+    elif type(error) is Exception and "array reference" in text:
+        found = _ref_written(call, is_mapped="vmapped" in text)
+    if found is not None:
+        raise found from error
 
 
-def _check_deleted(call: Call, error: Exception) -> None:
+def _deleted(call: Call) -> TransformError | None:
     found = deleted_leaves(call)
     if not found:
-        return
+        return None
     (name, leaf), *more = found
-    raise TransformError(
+    return TransformError(
         name,
         "this array was deleted, since its buffer was donated",
         got=describe(leaf) + (f"; and {len(more)} more" if more else ""),
         why="a function that donates it has taken it, or array.delete() was called",
         fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
-    ) from error
+    )
 
 
-_DONATED_ONCE: Final = re.compile("donate the same buffer twice|previously donated in the same call")
-
-
-def _check_donated_once(call: Call, error: Exception) -> None:
+def _donated_twice(call: Call) -> TransformError | None:
     seen: dict[Any, str] = {}
-    for name, value in named_leaves(call):
-        for leaf in jax.tree_util.tree_leaves(value):
-            if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer) or leaf.is_deleted():
-                continue
-            buffer = tuple(shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards)
-            if buffer in seen:
-                raise TransformError(
-                    name,
-                    f"this array is also at {seen[buffer]}, and a buffer can be donated once",
-                    got=describe(leaf),
-                    why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
-                    fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model), which copies",
-                ) from error
-            seen[buffer] = name
+    for name, leaf in _concrete_arrays(call):
+        if leaf.is_deleted():
+            continue
+        buffer = tuple(shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards)
+        if buffer in seen:
+            return TransformError(
+                name,
+                f"this array is also at {seen[buffer]}, and a buffer can be donated once",
+                got=describe(leaf),
+                why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
+                fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model), which copies",
+            )
+        seen[buffer] = name
+    return None
 
 
-_REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
+def _no_array_of_jax(call: Call) -> DeclaxError | None:
+    for name, leaf in _arrays_of(call):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return abstract_model(name, leaf, "f.eval_shape(model, x), or f.lower(model, x)")
+        if not is_array_like(leaf):
+            return TransformError(
+                name,
+                "this is in a Variable, or a child of the tree, and not an array",
+                got=describe(leaf),
+                fix="self.name = dx.static(value)        # other values are compiled in",
+            )
+    return None
 
 
-def _check_arrays(call: Call, error: Exception) -> None:
-    for name, value in named_leaves(call):
-        for leaf in jax.tree_util.tree_leaves(value):
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                raise AbstractModelError(
-                    name,
-                    "the model holds shapes in place of arrays, so it cannot compute",
-                    got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
-                    fix="f.eval_shape(model, x), or f.lower(model, x)        # what a function of dx.jit would do",
-                ) from error
-            if not is_array_like(leaf):
-                raise TransformError(
-                    name,
-                    "this is in a Variable, or a child of the tree, and not an array",
-                    got=describe(leaf),
-                    fix="self.name = dx.static(value)        # other values are compiled in",
-                ) from error
+def abstract_model(where: str, leaf: jax.ShapeDtypeStruct, fix: str) -> AbstractModelError:
+    """The error of a computation with shapes."""
+    return AbstractModelError(
+        where,
+        "the model holds shapes in place of arrays, so it cannot compute",
+        got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
+        fix=f"{fix}        # the shapes of its result; dx.update(model, state) sets arrays",
+    )
 
 
-def _check_refs_written(call: Call, error: Exception) -> None:
+def _ref_written(call: Call, *, is_mapped: bool) -> TransformError | None:
     names = [name for name, value in named_leaves(call) if is_ref(value)]
     if not names:
-        return
-    is_mapped = "vmapped" in str(error)
-    depends = "differs between instances" if is_mapped else "depends on what is differentiated"
-    raise TransformError(
+        return None
+    depends, why, fix = (
+        "depends on what is differentiated",
+        "the written value has no derivative, or the ref is differentiated too",
+        "ref[...] = jax.lax.stop_gradient(value)",
+    )
+    if is_mapped:
+        depends, why, fix = (
+            "differs between instances",
+            "the ref has no axis, and one value cannot hold those of all instances",
+            "in_axes=0        # an axis for the ref",
+        )
+    return TransformError(
         " or ".join(names[:MAX_NAMES]),
         f"the function writes a value that {depends} into this array ref",
-        why="the ref has no axis, and one value cannot hold those of all instances"
-        if is_mapped
-        else "the written value has no derivative, or the ref is differentiated too",
-        fix="in_axes=0        # an axis for the ref; or dx.to_arrays(model), whose Variables can be set"
-        if is_mapped
-        else "ref[...] = jax.lax.stop_gradient(value)        # or dx.to_arrays(model), whose Variables can be set",
-    ) from error
+        why=why,
+        fix=f"{fix}        # or dx.to_arrays(model), whose Variables can be set",
+    )
 
 
 def no_ref(where: str, problem: str) -> TransformError:

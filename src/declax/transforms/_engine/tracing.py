@@ -96,15 +96,25 @@ def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int
     return found
 
 
+def written_leaves(structure: Structure, plan: Plan) -> dict[int, int]:
+    """The leaves of a call that a plan gives new values, with their positions among these."""
+    new = new_values(plan)
+    if plan.change is None or structure.graphdef is None:
+        return new if plan.change is None else {}
+    origins = leaf_origins(structure, plan.change)
+    return {origins[place]: position for place, position in new.items() if place in origins}
+
+
 def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any]) -> Outcome:
     """An Outcome with other new values, at least one for each that its plan has, and with another output."""
     plan, places = outcome.plan, sorted(by_place)
     new = tuple(by_place[place] for place in places)
     if plan.change is None:
         tree: Any = jax.tree_util.tree_structure(outcome.output)
-        return Outcome(Plan(tuple(places)), new, tree.unflatten(plain))
+        return Outcome(Plan(tuple(places), returns_refs=plan.returns_refs), new, tree.unflatten(plain))
     kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
-    return Outcome(Plan((), plan.change._replace(kept=kept), plan.tree, plan.is_root), new, plain)
+    change = plan.change._replace(kept=kept)
+    return Outcome(Plan((), change, plan.tree, plan.is_root, returns_refs=plan.returns_refs), new, plain)
 
 
 def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:
