@@ -45,12 +45,12 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     return importlib.import_module(request.param)
 
 
-def of(*names: str) -> pytest.MarkDecorator:
+def of(*names: Any) -> pytest.MarkDecorator:
     """The examples of these names, one after the other, as the argument `module`."""
     return pytest.mark.parametrize("module", names, indirect=True)
 
 
-@of(*SHORT)
+@of(pytest.param("resnet", marks=pytest.mark.slow), "vae", "lstm", "gan", "ensemble")
 def test_a_short_run_says_that_it_does_not_suffice(
     module: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -31,6 +31,11 @@ LEVELS = 17
 """A pixel is the number of dark points among 16."""
 
 
+def ink(images: jax.Array) -> jax.Array:
+    """Pixels from 0 to 1."""
+    return images.astype(jnp.float32) / (LEVELS - 1)
+
+
 @dx.dataclass
 class VAE(dx.Module):
     """Independent normal numbers, the code, for each image, and independent levels of its pixels for each code."""
@@ -46,7 +51,7 @@ class VAE(dx.Module):
 
     def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The mean and the logarithm of the variance of the codes of images (n, pixels), each of shape (n, code)."""
-        mean, log_variance = jnp.split(self.encoder(images / (LEVELS - 1.0) - 0.5), 2, axis=-1)
+        mean, log_variance = jnp.split(self.encoder(ink(images) - 0.5), 2, axis=-1)
         return mean, log_variance
 
     def decode(self, codes: jax.Array) -> jax.Array:
@@ -104,7 +109,7 @@ evaluate = dx.jit(negative_elbo)
 def save_picture(path: Path, model: VAE, rngs: dx.Rngs, images: jax.Array) -> None:
     """Writes a PNG: a row of held-out images, a row of their means as the model has them, and rows of samples."""
     rebuilt, drawn = model.draw(model.encode(images[:12])[0]), model.draw(rngs.normal((48, model.code)))
-    rows = jnp.concatenate([images[:12] / (LEVELS - 1.0), rebuilt, drawn])
+    rows = jnp.concatenate([ink(images[:12]), rebuilt, drawn])
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     for image, axes in zip(np.asarray(rows).reshape(-1, 8, 8), figure.subplots(6, 12).flat, strict=True):
         axes.imshow(image, cmap="gray_r", vmin=0, vmax=1)
