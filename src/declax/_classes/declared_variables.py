@@ -11,6 +11,7 @@ from declax._fields.annotations import AnnotationScope, annotation_text, decide,
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.refusals import WHY_CONSTANT
+from declax._fields.sources import text_of
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.metadata import VariableMetadata
 from declax._variables.policy import PARAM_DTYPE
@@ -73,7 +74,8 @@ class VariableMaker:
         return kind
 
     def _shape(self, given: Any) -> tuple[int, ...]:
-        sizes = (given,) if hasattr(given, "__index__") else tuple(given)
+        is_one = hasattr(given, "__index__") or not hasattr(given, "__iter__")
+        sizes = (given,) if is_one else tuple(given)
         for index, size in enumerate(sizes):
             if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
                 raise FieldError(
@@ -155,7 +157,6 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         an annotation that does not suit.
     """
     where = f"{type_name(cls)}.{name}"
-    _check_options(where, recipe)
     _check_condition(where, recipe.when)
     if recipe.stream is not None and RNGS not in known:
         raise FieldError(
@@ -181,44 +182,12 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         )
 
 
-def _check_condition(where: str, condition: bool | None) -> None:
-    if isinstance(condition, bool):
-        raise FieldError(
-            where,
-            f"the condition of variable(...) is the constant {condition}",
-            why=WHY_CONSTANT,
-            fix="dx.variable(..., when=size != None)        # in place of `size is not None`",
-        )
-
-
-def _check_options(where: str, recipe: VariableRecipe) -> None:
-    """Refuses names of fields in texts, and functions of the instance."""
-    is_sequence = isinstance(recipe.shape, list | tuple)
-    entries: Any = recipe.shape if is_sequence else (recipe.shape,)
-    options = [("shape", entry) for entry in entries]
-    options += [(option, getattr(recipe, option)) for option in ("initializer", "dtype", "when", "metadata")]
-    for option, value in options:
-        if isinstance(value, str) and not (option == "dtype" and _is_dtype(value)):
-            shape = f"({value},)" if is_sequence else value
-            line = f"{shape}, ..." if option == "shape" else f"..., {option}={value}"
-            why = "strings are not names of fields"
-        elif option in ("shape", "when") and callable(value) and not isinstance(value, Expression):
-            line = "(2 * dim,), ..." if option == "shape" else "..., when=dim > 1"
-            why = "functions of the instance are not called"
-        else:
-            continue
-        raise FieldError(
-            where,
-            f"the option {option!r} of variable(...) is a value or an expression of fields",
-            got=describe(value),
-            why=why,
-            fix=f"dx.variable({line})        # with fields declared above by dx.field()",
-        )
-
-
-def _is_dtype(text: str) -> bool:
-    try:
-        jnp.dtype(text)
-    except TypeError:
-        return False
-    return True
+def _check_condition(where: str, condition: object) -> None:
+    if condition is None or isinstance(condition, Expression):
+        return
+    raise FieldError(
+        where,
+        f"the condition of variable(...) is the constant {text_of(condition)}",
+        why=WHY_CONSTANT if isinstance(condition, bool) else "the constructor evaluates expressions of fields only",
+        fix="dx.variable(..., when=size != None)        # in place of `size is not None`",
+    )

@@ -19,7 +19,9 @@ from typing import (
     Never,
     SupportsIndex,
     TypeAlias,
+    TypedDict,
     TypeVar,
+    Unpack,
     overload,
 )
 
@@ -103,9 +105,14 @@ class VariableRecipe(NamedTuple):
 
 
 class SubmoduleRecipe(NamedTuple):
-    """A part that a method makes."""
+    """A part that a method of ``(self)`` or ``(self, rngs)`` makes."""
 
-    build: Callable[[Any, Any], object]
+    build: Callable[..., object]
+    takes_rngs: bool
+
+    def __call__(self, instance: object, rngs: object) -> object:
+        """The part."""
+        return self.build(instance, rngs) if self.takes_rngs else self.build(instance)
 
 
 class PartRecipe(NamedTuple):
@@ -248,6 +255,48 @@ class StrIsNoDataUseStatic:
     """To a type checker, what `data` gives for a str as a default; its name is the message."""
 
 
+class FieldOptions(TypedDict, total=False):
+    """The options of all fields besides the default: those of `dataclasses.field`, and notes, which `data` explains."""
+
+    init: bool
+    repr: bool
+    hash: bool | None
+    compare: bool
+    metadata: Mapping[Any, Any] | None
+    kw_only: bool | Missing
+    help: str | None
+    choices: Sequence[object] | None
+    ge: float | None
+    le: float | None
+    check: Callable[[Any], object] | None
+    renamed_from: str | None
+
+
+class DataOptions(FieldOptions, total=False):
+    """The options of fields that may be data."""
+
+    sharding: object
+    trainable: bool
+    weight_decay: bool
+    group: str | None
+
+
+class VariableOptions(TypedDict, total=False):
+    """The options of `variable`, which says what they mean, besides those that decide its type."""
+
+    dtype: Dtype | None
+    sharding: object
+    stream: str | None
+    metadata: Mapping[str, object] | None
+    repr: bool
+    compare: bool
+    help: str | None
+    trainable: bool
+    weight_decay: bool
+    renamed_from: str | None
+    group: str | None
+
+
 Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
 Text: TypeAlias = str | bytes
 Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
@@ -261,67 +310,11 @@ def field(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFact
 @overload
 def field(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
 @overload
-def field(
-    *,
-    default: T,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> T: ...
+def field(*, default: T, **options: Unpack[DataOptions]) -> T: ...
 @overload
-def field(
-    *,
-    default_factory: Callable[[], T],
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> T: ...
+def field(*, default_factory: Callable[[], T], **options: Unpack[DataOptions]) -> T: ...
 @overload
-def field(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> Any: ...
+def field(**options: Unpack[DataOptions]) -> Any: ...
 def field(**options: Any) -> Any:
     """Declares an argument of the constructor, which the class body can refer to.
 
@@ -361,67 +354,11 @@ def data(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFacto
 @overload
 def data(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
 @overload
-def data(
-    *,
-    default: T,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> T: ...
+def data(*, default: T, **options: Unpack[DataOptions]) -> T: ...
 @overload
-def data(
-    *,
-    default_factory: Callable[[], T],
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> T: ...
+def data(*, default_factory: Callable[[], T], **options: Unpack[DataOptions]) -> T: ...
 @overload
-def data(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    sharding: object = None,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
-) -> Any: ...
+def data(**options: Unpack[DataOptions]) -> Any: ...
 def data(value: Any = MISSING, /, **options: Any) -> Any:
     """Declares a field as pytree data, or tags a value as data.
 
@@ -466,55 +403,11 @@ def static(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFac
 @overload
 def static(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
 @overload
-def static(
-    *,
-    default: H,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    renamed_from: str | None = None,
-) -> H: ...
+def static(*, default: H, **options: Unpack[FieldOptions]) -> H: ...
 @overload
-def static(
-    *,
-    default_factory: Callable[[], T],
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    renamed_from: str | None = None,
-) -> T: ...
+def static(*, default_factory: Callable[[], T], **options: Unpack[FieldOptions]) -> T: ...
 @overload
-def static(
-    *,
-    init: bool = True,
-    repr: bool = True,
-    hash: bool | None = None,
-    compare: bool = True,
-    metadata: Mapping[Any, Any] | None = None,
-    kw_only: bool | Missing = MISSING,
-    help: str | None = None,
-    choices: Sequence[object] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    check: Callable[[Any], object] | None = None,
-    renamed_from: str | None = None,
-) -> Any: ...
+def static(**options: Unpack[FieldOptions]) -> Any: ...
 def static(value: Any = MISSING, /, **options: Any) -> Any:
     """Declares a field as static, or tags a value as static.
 
@@ -553,38 +446,18 @@ def variable(
     shape: Sequence[SupportsIndex] | SupportsIndex = (),
     *,
     initializer: Initializer,
-    dtype: Dtype | None = None,
     when: None = None,
-    sharding: object = None,
-    stream: str | None = "params",
-    metadata: Mapping[str, object] | None = None,
     init: Literal[False] = False,
-    repr: bool = True,
-    compare: bool = True,
-    help: str | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
+    **options: Unpack[VariableOptions],
 ) -> Any: ...
 @overload
 def variable(
     shape: Sequence[SupportsIndex] | SupportsIndex = (),
     *,
     initializer: Initializer,
-    dtype: Dtype | None = None,
     when: bool,
-    sharding: object = None,
-    stream: str | None = "params",
-    metadata: Mapping[str, object] | None = None,
     init: Literal[False] = False,
-    repr: bool = True,
-    compare: bool = True,
-    help: str | None = None,
-    trainable: bool = True,
-    weight_decay: bool = True,
-    renamed_from: str | None = None,
-    group: str | None = None,
+    **options: Unpack[VariableOptions],
 ) -> Any | None: ...
 def variable(
     shape: Sequence[SupportsIndex] | SupportsIndex = (),
@@ -644,15 +517,18 @@ def variable(
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
 
-_NO_METHOD: Any = MISSING
-
-
-def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
+@overload
+def submodule(build: Callable[[Any, Any], M], /) -> M: ...
+@overload
+def submodule(build: Callable[[Any], M], /) -> M: ...
+def submodule(build: Any = MISSING, /) -> Any:
     """Declares a part that a method makes, for parts that need statements.
 
-    Construction calls the method with ``rngs``, or None, at its place in the order of the class body: `self` has the
-    attributes declared above it. In an overriding method, ``super().part`` is the part that the method of the base
-    makes: ``return [*super().layers, last]``.
+    The method is called in its place in the class body: `self` has what is
+    declared above it. It takes ``(self, rngs)``, with the `rngs` of the
+    constructor, or ``(self)`` if it draws no keys. In a method that overrides
+    another, ``super().part`` is the part that the other one makes:
+    ``return [*super().layers, last]``.
 
     Args:
       build: the method.
@@ -661,7 +537,8 @@ def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
       A field specifier; to a type checker, the result of the method.
 
     Raises:
-      FieldError: for parentheses without a method.
+      FieldError: for parentheses without a method; when the class is created,
+        for a method that takes `rngs` in a class that does not.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -674,10 +551,11 @@ def submodule(build: Callable[[Any, Any], M] = _NO_METHOD, /) -> M:
     >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
     2
     """
-    if build is _NO_METHOD:
+    if build is MISSING:
         raise FieldError("submodule", "the decorator takes no parentheses", fix="@dx.submodule")
-    made: M = _field(Specifier(Status.DATA, SubmoduleRecipe(build)), init=False, metadata=None)
-    return made
+    code = getattr(build, "__code__", None)
+    recipe = SubmoduleRecipe(build, takes_rngs=code is None or code.co_argcount > 1)
+    return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
 
 
 _STANDARD = frozenset({"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"})
