@@ -316,7 +316,7 @@ class Declared(dx.Module):
     table: Scale = dx.defer(Scale)()
 
     @dx.submodule
-    def blocks(self, rngs):
+    def blocks(self):
         return Stacked(lambda: Scale(self.table), 2)
 
 
@@ -702,6 +702,16 @@ def test_no_tracer_leaks():
         dx.jit(lambda m, x, scale: m(x, scale))(stacked, X, 0.5)
         dx.grad(lambda m, x: m(x).sum())(stacked, X)
     assert_close(stacked(X, 0.5), stacked(X, jnp.array(0.5)))
+
+
+@pytest.mark.parametrize("rngs", [None, dx.Rngs(0)])
+def test_a_partial_that_does_not_take_the_rngs(rngs):
+    with pytest.raises(LayerError, match="the function that makes a layer does not take the arguments") as caught:
+        Stacked(functools.partial(dx.Linear, 2, 2), 3, rngs=rngs)
+    first, second = caught.value.fix.splitlines()
+    made = eval(first, {"dx": dx, "rngs": dx.Rngs(0)})
+    assert made.layers.kernel.shape == (3, 2, 2)
+    assert second.startswith("dx.Stacked(dx.Linear(2, 2, rngs=rngs), 3)        # in the body")
 
 
 def test_names_of_axes_are_those_of_a_list():

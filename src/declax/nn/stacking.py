@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypedDict, TypeVar, overload
@@ -14,6 +15,7 @@ import numpy as np
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._fields.snapshots import exact_types
+from declax._fields.sources import text_of
 from declax._graph.api import clone, merge, split, state
 from declax._graph.iteration import iter_graph
 from declax._graph.nodes import Kind, kind_of
@@ -326,7 +328,28 @@ class _Given:
         return self.layers
 
 
+def _check_signature(build: Callable[..., Any], n: int, rngs: Rngs | None) -> None:
+    """Raises if `build` does not take what it is called with."""
+    try:
+        inspect.signature(build).bind(*(() if rngs is None else (rngs,)))
+    except ValueError:  # it has no signature
+        return
+    except TypeError as error:
+        made = build if isinstance(build, functools.partial) else functools.partial(build)
+        given = [*map(repr, made.args), *(f"{name}={value!r}" for name, value in made.keywords.items()), "rngs=rngs"]
+        call = f"{text_of(made.func)}({', '.join(given)})"
+        raise LayerError(
+            "Stacked",
+            "the function that makes a layer does not take the arguments that it gets",
+            expected="a function without parameters, or of one Rngs if `rngs` is given",
+            got=f"{describe(build)}: {error}",
+            fix=f"dx.Stacked(lambda rngs: {call}, {n}, rngs=rngs)\n"
+            f"dx.Stacked({call}, {n})        # in the body of a declared class",
+        ) from None
+
+
 def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata: dict[str, Any]) -> Any:
+    _check_signature(build, n, rngs)
     if rngs is None:
         return vmap(lambda: _checked(build(), build), axis_size=n, transform_metadata=metadata)()
     make = functools.partial(_make_layer, build)
