@@ -306,7 +306,7 @@ def test_changes_at_paths():
     assert changed.replace({"block.up": {}}) == changed.replace(block={}) == spec
     whole = changed.replace({"block.up": dx.spec(dx.Linear, 2, 8)})
     assert str(changed.diff(whole)).startswith(
-        "block.up: Linear(dim, hidden, rngs=rngs) with {'use_bias': False} → Linear("
+        "block.up: dx.Linear(dim, hidden, rngs=rngs) with {'use_bias': False} → Linear("
     )
     repeated = dx.spec(Tower, 2)
     assert repeated.replace({"blocks.*.up.use_bias": False}) == repeated.replace({"blocks.up.use_bias": False})

@@ -137,9 +137,9 @@ def test_a_shared_call_within_a_list_is_shared_by_each_element():
 def test_a_call_without_a_name_that_is_shared_too_far(line):
     call = "dx.Linear(dim, dim, rngs=rngs)"
     error = refused(line.replace("CALL", call))
-    assert "the call Linear(dim, dim, rngs=rngs) has no name" in error.problem
+    assert f"the call {call} has no name" in error.problem
     assert error.where in {"Model.parts", "Model.second"}
-    assert error.fix.startswith("shared = Linear(dim, dim, rngs=rngs)")
+    assert error.fix.startswith(f"shared = {call}")
     assert declare(f"shared = {call}", line.replace("CALL", "shared"))(2, rngs=dx.Rngs(0))
 
 
@@ -303,7 +303,7 @@ def test_the_text_of_constants_outside_of_class_bodies():
     model = declare()
     with pytest.raises(errors.ExpressionError) as caught:
         dx.Linear(model.dim, 10, use_bias=True, rngs=dx.Rngs(0))
-    assert caught.value.where == "Linear(dim, 10, use_bias=True, rngs=Rngs(...))"
+    assert caught.value.where == "dx.Linear(dim, 10, use_bias=True, rngs=dx.Rngs(...))"
 
 
 @pytest.mark.parametrize("condition", ["flag is None", "flag is not None"])
@@ -321,7 +321,7 @@ def test_a_condition_that_is_no_expression(condition):
     ("line", "fix"),
     [
         ("size: int | None = None", "size: int | None = dx.field(default=None)"),
-        ("size: type[dx.Linear] = dx.Linear", "size: type[dx.Linear] = dx.field(default=Linear)"),
+        ("size: type[dx.Linear] = dx.Linear", "size: type[dx.Linear] = dx.field(default=dx.Linear)"),
         ("size: Any = jnp.tanh", "size: Any = dx.field(default=tanh)"),
     ],
 )
@@ -592,34 +592,34 @@ def test_rngs_of_a_subclass_of_fields_with_defaults():
 @pytest.mark.parametrize(
     ("line", "call", "fix"),
     [
-        ("up = dx.Linear(dim, dim)", "Linear(dim, dim)", "up = Linear(dim, dim, rngs=rngs)"),
-        ("up: dx.Linear = dx.Linear(dim, dim)", "Linear(dim, dim)", "up = Linear(dim, dim, rngs=rngs)"),
+        ("up = dx.Linear(dim, dim)", "dx.Linear(dim, dim)", "up = dx.Linear(dim, dim, rngs=rngs)"),
+        ("up: dx.Linear = dx.Linear(dim, dim)", "dx.Linear(dim, dim)", "up = dx.Linear(dim, dim, rngs=rngs)"),
         (
             "up = dx.Sequential(dx.Linear(dim, 2))",
-            "Linear(dim, 2)",
-            "up = Sequential(Linear(dim, 2, rngs=rngs))",
+            "dx.Linear(dim, 2)",
+            "up = dx.Sequential(dx.Linear(dim, 2, rngs=rngs))",
         ),
         (
             "up = dx.repeat(3, dx.Linear(dim, dim))",
-            "Linear(dim, dim)",
-            "up = dx.repeat(3, Linear(dim, dim, rngs=rngs))",
+            "dx.Linear(dim, dim)",
+            "up = dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))",
         ),
         (
             "up = dx.Stacked(dx.Linear(dim, dim), 2)",
-            "Linear(dim, dim)",
-            "up = Stacked(Linear(dim, dim, rngs=rngs), 2)",
+            "dx.Linear(dim, dim)",
+            "up = dx.Stacked(dx.Linear(dim, dim, rngs=rngs), 2)",
         ),
         ("up = dx.defer(make)(dim)", "dx.defer(make)(dim)", "up = dx.defer(make)(dim, rngs=rngs)"),
         (
             "up = [dx.defer(make)(dim, rngs), dx.defer(dx.Linear)(2, 3)]",
-            "Linear(2, 3)",
-            "up = [dx.defer(make)(dim, rngs), Linear(2, 3, rngs=rngs)]",
+            "dx.Linear(2, 3)",
+            "up = [dx.defer(make)(dim, rngs), dx.Linear(2, 3, rngs=rngs)]",
         ),
     ],
 )
 def test_a_part_to_which_no_rngs_are_passed(line, call, fix):
     with pytest.raises(errors.FieldError, match=r"Model\.up: the part .* needs random keys") as caught:
-        declare(line)(3, rngs=dx.Rngs(0))
+        declare(line)
     assert caught.value.problem == f"the part {call} needs random keys, and no rngs are passed to it"
     assert caught.value.fix == fix
 
@@ -644,8 +644,8 @@ def test_a_field_without_an_annotation():
 @pytest.mark.parametrize(
     ("line", "got"),
     [
-        ("part: dx.Linear = dx.Embed(dim, 3, rngs=rngs)", "Embed(dim, 3, rngs=rngs), which gives Embed"),
-        ("part: dx.Linear | None = dx.when(flag, dx.Embed(dim, 3, rngs=rngs))", "which gives Embed"),
+        ("part: dx.Linear = dx.Embed(dim, 3, rngs=rngs)", "dx.Embed(dim, 3, rngs=rngs), which gives dx.Embed"),
+        ("part: dx.Linear | None = dx.when(flag, dx.Embed(dim, 3, rngs=rngs))", "which gives dx.Embed"),
         ("part: dx.Linear = dx.when(flag, dx.Linear(dim, 3, rngs=rngs))", "which gives None"),
         ("part: dx.Linear = dx.repeat(dim, dx.Linear(dim, 3, rngs=rngs))", "which gives list"),
         ("part: dx.Linear | dx.Embed = [dx.Linear(dim, 3, rngs=rngs)]", "which gives list"),
@@ -712,8 +712,8 @@ def test_given_items_of_the_wrong_class(annotation, wrong, path, right):
 
 def test_declared_items_of_the_wrong_class():
     error = refused("parts: list[dx.Linear] = dx.repeat(dim, dx.Embed(dim, 3, rngs=rngs))")
-    assert (error.where, error.expected) == ("Model.parts[0]", "Linear")
-    assert error.fix == "parts: list[dx.Linear | Embed] = ..."
+    assert (error.where, error.expected) == ("Model.parts[0]", "dx.Linear")
+    assert error.fix == "parts: list[dx.Linear | dx.Embed] = ..."
 
 
 # --- objects made anew ------------------------------------------------------------------------
@@ -751,6 +751,88 @@ def test_replace_makes_parts_anew_that_nobody_assigned(copied):
     assert (made.hidden, made.up.kernel.shape, made.towers[1].kernel.shape) == (20, (5, 20), (5, 5))
     pair.hidden = 3
     assert dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2)).up.kernel.shape == (5, 3)
+
+
+@dx.dataclass
+class Whole(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    half = dim // 2
+    up = dx.Linear(dim, 2, rngs=rngs)
+    towers = dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))
+    pair = Pair(dim, rngs=rngs)
+    given: Pair = Pair(dim, rngs=rngs)
+
+    @dx.submodule
+    def method(self):
+        return [self.up]
+
+
+def assign(whole):
+    whole.up = dx.Linear(2, 2, rngs=dx.Rngs(1))
+
+
+def append(whole):
+    whole.towers.append(dx.relu)
+
+
+def assign_number(whole):
+    whole.half = 7
+
+
+def assign_within(whole):
+    whole.pair.up = dx.Linear(2, 2, rngs=dx.Rngs(1))
+
+
+def assign_item(whole):
+    whole.method[0] = dx.relu
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize(
+    ("change", "name", "fix"),
+    [
+        (assign, "up", "up: dx.Linear = dx.Linear(dim, 2, rngs=rngs)"),
+        (append, "towers", "towers: list = dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))"),
+        (assign_number, "half", "half: int = (dim // 2)"),
+        (assign_within, "pair", "pair: Pair = Pair(dim, rngs=rngs)"),
+        (assign_item, "method", "method: list = ..."),
+    ],
+)
+def test_an_internal_part_that_was_assigned_is_not_lost(change, name, fix, copied):
+    whole = Whole(2, rngs=dx.Rngs(0))
+    made = dx.replace(copied(whole), dim=4, rngs=dx.Rngs(0))
+    assert (made.half, made.up.kernel.shape, made.pair.dim, made.given.dim) == (2, (4, 2), 4, 4)
+    assert dx.spec_of(copied(whole)) == dx.spec(Whole, 2)
+    change(whole)
+    with pytest.raises(errors.FieldError, match="replace cannot keep this part: it was assigned after") as caught:
+        dx.replace(copied(whole), dim=4, rngs=dx.Rngs(0))
+    assert caught.value.where == f"Whole.{name}"
+    assert caught.value.fix == f"{fix}        # in Whole: now it is an argument"
+    with pytest.raises(errors.ConfigError, match=rf"Whole\.{name}: spec_of cannot keep this part"):
+        dx.spec_of(copied(whole))
+
+
+def test_a_part_in_which_another_was_assigned_is_kept():
+    whole = Whole(2, rngs=dx.Rngs(0))
+    whole.given.up = dx.Linear(2, 5, rngs=dx.Rngs(1))
+    assert dx.replace(whole, dim=4, rngs=dx.Rngs(0)).given is whole.given
+    assert dx.spec_of(whole) == dx.spec(Whole, 2, given=dx.spec(Pair, 2, up=dx.spec(dx.Linear, 2, 5)))
+
+
+def test_assigned_parts_of_an_object_without_a_record():
+    @dx.dataclass
+    class Plain(dx.Module):
+        dim: int = dx.field()
+        rate = dim / 10
+        part = dx.Dropout(rate)
+
+    merged = dx.merge(*dx.split(Plain(2)))
+    assert dx.replace(merged, dim=4).part.rate == 0.4
+    merged.part = dx.Sequential(merged.part)
+    with pytest.raises(errors.FieldError, match=r"Plain\.part: replace cannot keep this part"):
+        dx.replace(merged, dim=4)
 
 
 def test_a_replaced_part_is_not_kept_alive():
@@ -820,6 +902,11 @@ def test_what_post_init_assigns_is_made_again():
         ("part = hidden if isinstance(hidden, int) else dim", "isinstance()"),
         ("part = type(hidden)", "type()"),
         ("part = dim if callable(hidden) else 3", "callable()"),
+        ("match hidden:\n        case None: part = 1", "`is`"),
+        ("match hidden:\n        case int(): part = 1", "`match`"),
+        ("match hidden:\n        case str(): part = 1\n        case int(): part = 2", "`match`"),
+        ("match hidden:\n        case [a, b]: part = a\n        case _: part = 2", "`match`"),
+        ("match hidden:\n        case {'a': part}: pass\n        case _: part = 2", "`match`"),
     ],
 )
 def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
@@ -830,7 +917,8 @@ def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
     with pytest.raises(errors.FieldError) as raised:
         exec(source.format(line), {"dx": dx})
     assert f"Block.hidden: the class body applies {test} to 'hidden'" in str(raised.value)
-    assert "dx.when(hidden == None, ..., hidden)" in str(raised.value)
+    fix = "dx.when(hidden == ..., part, other)" if test == "`match`" else "dx.when(hidden == None, ..., hidden)"
+    assert fix in str(raised.value)
     names = {"dx": dx}
     exec(source.format("part = dx.when(hidden == None, 4 * dim, hidden)"), names)  # the line of the error
     assert (names["Block"](2).part, names["Block"](2, 5).part) == (8, 5)
@@ -845,7 +933,65 @@ def test_constants_of_a_class_body_may_be_tested():
         factor = 2 if size is None else size
         kind = dx.defer(int)(dim) if isinstance(size, int) else factor * dim
 
-    assert Block(3).kind == 6
+        match size:
+            case None:
+                name = "none"
+            case int() | [_]:
+                name = "some"
+
+    assert (Block(3).kind, Block.name) == (6, "none")
+
+
+def test_a_literal_pattern_needs_a_value():
+    with pytest.raises(errors.ExpressionError, match=r"Model: mode == 'a': a field has no value .* a truth test"):
+
+        class Model(dx.Module):
+            mode: str = dx.field()
+            match mode:
+                case "a":
+                    part = 1
+                case _:
+                    part = 2
+
+
+Rngs = dx.Rngs
+GLOBAL = {"dx": dx, "size": 3, "date": type("date", (), {"today": 5})}
+
+
+@pytest.mark.parametrize(
+    "line", ["wide = 4 * size", "part = dx.Dropout(size / 10)", "sizes = [size for _ in (size, 2)]"]
+)
+def test_a_constant_of_a_global_with_the_name_of_a_field(line):
+    with pytest.raises(errors.FieldError, match=r"Model\.size: the expression of '\w+' reads this field") as caught:
+        exec(f"class Model(dx.Module):\n    size: int\n    {line}", GLOBAL)
+    assert caught.value.why == "Python finds a global of this name"
+    assert caught.value.fix == "size: int = dx.field()"
+
+
+@pytest.mark.parametrize("line", ["end: date = None", "def f(self, size=size): ...", "Inner = date", "size = 4 * size"])
+def test_globals_with_names_of_fields_that_no_constant_reads(line):
+    names = dict(GLOBAL)
+    source = "@dx.dataclass\nclass Model(dx.Module):\n    date: date\n    size: int\n    {}\n"
+    exec(source.format(line) + "    dim: int = dx.field(default=2)", names)
+    assert names["Model"].dim is not None
+
+
+def test_an_annotation_that_is_a_field():
+    source = "@dx.dataclass\nclass Model(dx.Module):\n    date: date = dx.field()"
+    hides = r"Model\.date: the annotation of 'date' is the field 'date', which hides a type of this name"
+    with pytest.raises(errors.FieldError, match=hides) as caught:
+        exec(source, dict(GLOBAL))
+    assert caught.value.fix.startswith("date: module.date = ...")
+
+
+def test_the_annotation_of_a_field_is_no_constant_of_the_next_one():
+    @dx.dataclass
+    class Model(dx.Module):
+        Rngs: dx.Rngs | None
+        other: Rngs | None = dx.field()  # the global
+        wide = dx.defer(str)(other)
+
+    assert Model(None, None).wide == "None"
 
 
 def test_inner_scopes_may_have_variables_named_like_fields():

@@ -302,6 +302,32 @@ def test_eq_compares_arrays_by_value():
     assert Model.__hash__ is None
 
 
+@dx.dataclass(frozen=True)
+class Value(dx.Pytree):
+    size: int = dx.field()
+    weight: jax.Array = dx.field()
+    mixed: object = dx.field(default=None)
+    note: str = dx.field(default="", compare=False)
+    rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True, default=None)
+    layer: dx.Linear = dx.Linear(size, 2, rngs=rngs)
+    parts: list[dx.Linear] = dx.repeat(size, dx.Linear(size, 2, rngs=rngs))
+
+
+def test_equal_values_have_equal_hashes():
+    def make(size=2, scale=1.0, mixed=None, note=""):
+        return Value(size, jnp.ones(2) * scale, mixed, note, rngs=dx.Rngs(0))
+
+    assert make() == make(note="other")
+    assert hash(make()) == hash(make(note="other"))
+    assert len({make(), make()}) == 1
+    assert make() != make(scale=2.0)
+    assert hash(make(mixed=dx.List([jnp.ones(1)]))) == hash(make(mixed=dx.List([jnp.ones(1)])))
+    assert make(mixed=dx.List([jnp.ones(1)])) == make(mixed=dx.List([jnp.ones(1)]))
+    assert hash(make(1)) == hash(make(1)) != hash(make())
+    with pytest.raises(TypeError, match="unhashable type: 'list'"):
+        hash(make(mixed=[1]))
+
+
 def test_own_eq_and_hash_stay():
     @dx.dataclass(eq=True)
     class Model(dx.Module):

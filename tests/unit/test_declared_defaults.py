@@ -34,6 +34,7 @@ class Wrapped(Base):
     up = dx.Sequential(Base.up, dx.relu)
     down: dx.Sequential = dx.Sequential(Base.down, dx.tanh)
     layers = [*map(Base.layers.__getitem__, range(2)), dx.relu]
+    first = layers[0]
 
 
 def test_an_override_evaluates_what_it_overrides():

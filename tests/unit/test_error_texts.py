@@ -22,6 +22,10 @@ def declare(annotations, base=dx.Module, options=None, **body):
     return dx.dataclass(**(options or {}))(cls)
 
 
+def w(self, rngs):
+    """A method that makes a part."""
+
+
 def variable(shape=(1,), **options):
     return dx.variable(shape, **{"initializer": ones, "stream": None, **options})
 
@@ -89,9 +93,8 @@ ERRORS = {
     "static contradicts": lambda: declare({"a": list[dx.Linear]}, a=dx.static()),
     "data contradicts": lambda: declare({"a": str}, a=dx.data()),
     # declared members
-    "a text in a shape": lambda: member(shape=("dim",)),
-    "a function as a shape": lambda: member(shape=lambda self: self.dim),
-    "a text as an option": lambda: member(dtype="param_dtype"),
+    "a text as a condition": lambda: member(when="flag"),
+    "a method that takes rngs in a class without them": lambda: declare({}, w=dx.submodule(w)),
     "a function as a submodule": lambda: declare({}, w=dx.submodule(lambda self, rngs: None)),
     "an entry that is no size": lambda: member(shape=(1.5,))(1, "a", True),
     "when without an Optional": lambda: member(when=dim_field),

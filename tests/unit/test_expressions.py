@@ -474,7 +474,7 @@ def test_plain_dataclasses_take_specifiers():
 
 def test_text_of_expressions():
     assert repr(Block.dim) == "dim"
-    assert repr(Block.up) == "Linear(dim, hidden, rngs=rngs)"
+    assert repr(Block.up) == "dx.Linear(dim, hidden, rngs=rngs)"
     assert repr(Tower.blocks) == "dx.repeat(depth, Block(dim, 4 * dim, rngs=rngs))"
 
 
@@ -562,7 +562,7 @@ def test_a_module_at_class_level():
 
 def test_a_name_bound_twice():
     assert "binds this name twice" in str(refused("a = dim * 2", "a = dim * 3"))
-    assert refused("a = dim * 2", "a = dx.Linear(dim, 3, rngs=rngs)").fix == "a_2 = Linear(dim, 3, rngs=rngs)"
+    assert refused("a = dim * 2", "a = dx.Linear(dim, 3, rngs=rngs)").fix == "a_2 = dx.Linear(dim, 3, rngs=rngs)"
     assert refused("dim: int = dx.field()").fix == "dim_2: ... = dx.field()"
 
 
@@ -649,7 +649,7 @@ def test_a_part_of_the_wrong_class():
 def test_a_part_in_a_static_field():
     error = refused("up: dx.Static[dx.Linear] = dx.Linear(dim, dim, rngs=rngs)")
     assert "is data, and its annotation or specifier makes it static" in str(error)
-    assert error.got == "dx.Static[Linear]"
+    assert error.got == "dx.Static[dx.Linear]"
     assert "and its annotation or specifier makes it static" in str(refused("up: int = dx.Linear(dim, dim, rngs=rngs)"))
 
 
@@ -745,7 +745,7 @@ def test_a_real_object_within_a_part(line):
 def test_a_repeated_part_that_has_a_name():
     error = refused("layer = dx.Linear(dim, dim, rngs=rngs)", "layers = dx.repeat(3, layer)")
     assert "the repeated value is the part layer" in str(error)
-    assert error.fix == "dx.repeat(depth, Linear(dim, dim, rngs=rngs))"
+    assert error.fix == "dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))"
 
 
 # --- the source of expressions ------------------------------------------------------
@@ -880,12 +880,27 @@ def test_copy_replace():
 
 
 def test_a_part_without_rngs():
-    @dx.dataclass
-    class Model(dx.Module):
-        dim: int = dx.field()
-        up = dx.Linear(dim, dim)
+    with pytest.raises(
+        errors.FieldError, match=r"Model.up: the part dx\.Linear\(dim, dim\) needs random keys"
+    ) as caught:
 
-    with pytest.raises(errors.FieldError, match=r"Model.up: the part Linear\(dim, dim\) needs random keys") as caught:
-        Model(3)
-    fix = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()\nup = Linear(dim, dim, rngs=rngs)"
+        @dx.dataclass
+        class Model(dx.Module):
+            dim: int = dx.field()
+            up = dx.Linear(dim, dim)
+
+    fix = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()\nup = dx.Linear(dim, dim, rngs=rngs)"
     assert caught.value.fix == fix
+
+    @dx.dataclass
+    class Base(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+    with pytest.raises(errors.FieldError, match=r"Sub\.up: the part .* needs random keys") as caught:
+
+        @dx.dataclass
+        class Sub(Base):
+            up = dx.Linear(Base.dim, 2)
+
+    assert caught.value.fix.startswith("_: dx.KW_ONLY\nrngs:")

@@ -78,13 +78,13 @@ def test_an_error_of_a_constructor_stays():
 
 
 def test_a_part_that_needs_keys_in_a_class_without_rngs():
-    @dx.dataclass
-    class Keyless(dx.Module):
-        dim: int = dx.field()
-        up = dx.Linear(dim, 2)
-
     with pytest.raises(dx.errors.FieldError, match="rngs") as caught:
-        Keyless(3)
+
+        @dx.dataclass
+        class Keyless(dx.Module):
+            dim: int = dx.field()
+            up = dx.Linear(dim, 2)
+
     assert "rngs: dx.InitVar[dx.Rngs] = dx.field()" in str(caught.value.fix)
 
 

@@ -103,7 +103,7 @@ def test_a_part_under_a_second_name_is_given():
 
 
 def test_a_second_name_of_a_part_is_checked():
-    with pytest.raises(FieldError, match=r"Pair.down: the declared part does not have the class[\s\S]*gives Linear"):
+    with pytest.raises(FieldError, match=r"Pair.down: the declared part does not have the class[\s\S]*gives dx.Linear"):
 
         @dx.dataclass
         class Pair(dx.Module):
@@ -113,7 +113,7 @@ def test_a_second_name_of_a_part_is_checked():
             up: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
             down: dx.Embed = up
 
-    with pytest.raises(FieldError, match=r"repeat: the repeated value is the part again[\s\S]*Linear\(dim, dim"):
+    with pytest.raises(FieldError, match=r"repeat: the repeated value is the part again[\s\S]*dx\.Linear\(dim, dim"):
 
         @dx.dataclass
         class Tower(dx.Module):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import linecache
 import typing
 
 import jax
@@ -29,14 +30,39 @@ def test_the_expression_of_a_field_without_a_specifier():
         _ = Base.other
 
 
-def test_a_method_of_a_part_takes_rngs():
-    with pytest.raises(errors.FieldError, match=r"Model\.act: submodule decorates a method of \(self, rngs\)"):
+@pytest.mark.parametrize("parameters", ["", "self, rngs, other"])
+def test_the_parameters_of_a_method_of_a_part(parameters):
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.act: submodule decorates a method of \(self\) or \(self, rngs\)"
+    ):
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    def act({parameters}): ...", {"dx": dx})
+
+
+def test_a_method_that_draws_no_keys():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+
+        @dx.submodule
+        def act(self) -> dx.Sequential:
+            return dx.Sequential(dx.Dropout(self.dim / 10))
+
+    assert Model(3).act.layers[0].rate == 0.3
+    assert "self.act = act(self)" in dx.source_of(Model)
+
+
+def test_a_method_that_takes_rngs_in_a_class_without_them():
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.act: this method takes rngs, and the class has none"
+    ) as caught:
 
         @dx.dataclass
         class Model(dx.Module):
             @dx.submodule
-            def act(self):
-                return dx.Linear(2, 2, rngs=dx.Rngs(0))
+            def act(self, rngs: dx.Rngs) -> dx.Linear:
+                return dx.Linear(2, 2, rngs=rngs)
+
+    assert caught.value.fix.splitlines()[:2] == ["_: dx.KW_ONLY", "rngs: dx.InitVar[dx.Rngs] = dx.field()"]
 
 
 def test_a_part_that_reads_a_field_which_the_constructor_does_not_set():
@@ -93,6 +119,10 @@ def test_the_notes_of_variables_and_methods():
     ("line", "fix"),
     [
         ("text = f'{dim}'", 'dx.defer("{}".format)(dim)'),
+        ("text = f'{dim:.2f}'", 'dx.defer("{:.2f}".format)(dim)'),
+        ("flag = not dim", "~dim        # or dx.when(dim, other, part)"),
+        ("flag = not (dim == 3)", "~(dim == 3)        # or dx.when(dim == 3, other, part)"),
+        ("flag = 3 if dim else 4", "dx.when(dim, part, other)"),
         ("a, b = dim", "first, second = dim[0], dim[1]"),
         ("flag = 3 in dim", "dx.defer(operator.contains)(dim, 3)"),
         ("last = pow(dim, 2, 3)", "dx.defer(pow)(dim, 2, 3)"),
@@ -125,6 +155,46 @@ def test_the_fix_of_unpacked_layers_is_a_list():
     assert len(Fixed(2, rngs=dx.Rngs(0)).parts.layers) == 2
 
 
+@pytest.mark.parametrize("call", ["dx.Linear(*shape, rngs=rngs)", "dx.Embed(*shape)", "dx.Conv(3, *shape, 2)"])
+def test_the_fix_of_an_unpacked_shape(call):
+    with pytest.raises(errors.ExpressionError) as caught:
+        made_in_a_file(f"part = {call}")
+    assert caught.value.fix == call.replace("*shape", "shape[0], shape[1]")
+
+
+def test_the_fixes_without_a_source():
+    for line, fix in [
+        ("part = dx.Linear(*shape, rngs=rngs)", "shape[0], shape[1]        # in place of *shape"),
+        ("part = [3, *shape]", "shape[0], shape[1]        # in place of *shape"),
+        ("part = np.prod(shape)", "dx.defer(np.prod)(...)"),
+    ]:
+        with pytest.raises(errors.ExpressionError) as caught:
+            exec(SHAPED.format(line), {"dx": dx, "np": np})
+        assert caught.value.fix == fix
+
+
+SHAPED = """
+class Model(dx.Module):
+    shape: tuple[int, ...] = dx.field()
+    rngs: int = dx.field()
+    {}
+"""
+
+
+@pytest.mark.parametrize("name", ["prod", "mean", "sum"])
+def test_the_fix_of_a_function_of_numpy(name):
+    with pytest.raises(errors.ExpressionError, match="a function of JAX or numpy needs one") as caught:
+        made_in_a_file(f"part = np.{name}(shape)")
+    assert caught.value.fix == f"dx.defer(np.{name})(shape)"
+
+
+def made_in_a_file(line):
+    """Runs a class body whose source is known, as that of a file is."""
+    source = SHAPED.format(line)
+    linecache.cache["<a file>"] = (len(source), None, source.splitlines(keepends=True), "<a file>")
+    exec(compile(source, "<a file>", "exec"), {"dx": dx, "np": np, "__name__": __name__})
+
+
 def test_the_fix_of_a_shared_variable():
     with pytest.raises(errors.FieldError, match=r"fix:      w: dx\.Param\[jax\.Array\] = dx\.variable\("):
 
@@ -150,7 +220,7 @@ def test_the_fix_of_a_part_of_the_wrong_class(wrong):
         dim: int = dx.field()
         up: dx.Dropout = dx.Dropout(dim / 10)
 
-    fix = "up=Dropout(...)" if wrong == 3 else "up: Dropout | Sequential = ...        # to allow both"
+    fix = "up=dx.Dropout(...)" if wrong == 3 else "up: dx.Dropout | dx.Sequential = ...        # to allow both"
     with pytest.raises(errors.ConstructionError) as caught:
         Model(3, up=wrong)
     assert fix in str(caught.value)
@@ -323,9 +393,9 @@ def test_submodule_with_parentheses():
 @pytest.mark.parametrize(
     ("call", "fix"),
     [
-        ("dx.repeat(dx.Linear(dim, 3), 2)", "dx.repeat(2, Linear(dim, 3))"),
-        ("dx.repeat(dx.Linear(dim, 3), dim)", "dx.repeat(dim, Linear(dim, 3))"),
-        ("dx.repeat(2.0, dx.Linear(dim, 3))", "dx.repeat(depth, Linear(dim, 3))"),
+        ("dx.repeat(dx.Linear(dim, 3), 2)", "dx.repeat(2, dx.Linear(dim, 3))"),
+        ("dx.repeat(dx.Linear(dim, 3), dim)", "dx.repeat(dim, dx.Linear(dim, 3))"),
+        ("dx.repeat(2.0, dx.Linear(dim, 3))", "dx.repeat(depth, dx.Linear(dim, 3))"),
     ],
 )
 def test_the_length_of_a_repeated_part(call, fix):
@@ -410,6 +480,47 @@ class Double:
 
 class Function(typing.Protocol):
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+T = typing.TypeVar("T")
+Bound = typing.TypeVar("Bound", bound=dx.Module)
+
+
+@pytest.mark.parametrize("annotation", [typing.Any, object, T, "T | None"])
+@pytest.mark.parametrize("value", ["text", 3, jnp.ones(2), dx.relu, dx.Linear, [1], dx.Sequential()])
+def test_any_object_as_a_part(annotation, value):
+    class Model(dx.Module):
+        dim: int = dx.field()
+        part: annotation = dx.Dropout(dim / 10)
+
+    Model = dx.dataclass(Model)
+    model = Model(3, part=value)
+    assert model.part is value
+    assert jax.jit(lambda model: model.dim * jnp.ones(1))(model).shape == (1,)
+    assert isinstance(Model(3).part, dx.Dropout)
+    assert Model(3, part=None).part is None
+
+
+def test_a_part_of_a_bound_type_variable():
+    @dx.dataclass
+    class Model(dx.Module, typing.Generic[Bound]):
+        dim: int = dx.field()
+        part: Bound = dx.Dropout(dim / 10)
+
+    assert isinstance(Model(3, part=dx.Sequential()).part, dx.Sequential)
+    with pytest.raises(errors.ConstructionError, match="the given part is of the wrong class"):
+        Model(3, part=3)
+
+
+@pytest.mark.parametrize("value", [jnp.tanh, Double(), dx.Linear(2, 2, rngs=dx.Rngs(0))])
+def test_a_protocol_of_a_function_without_a_default(value):
+    @dx.dataclass
+    class Model(dx.Module):
+        part: Function
+        other: Function = dx.field()
+
+    model = Model(value, value)
+    assert jax.jit(lambda model, x: model.part(model.other(x)))(model, jnp.ones(2)).shape == (2,)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -133,7 +133,6 @@ DECIDED = {
         Callable[[jax.Array], jax.Array],
         typing.Callable[..., Any],
         functools.partial,
-        Calls,
         Literal["same", "valid"],
         int | str,
         Optional[int],
@@ -165,6 +164,7 @@ DECIDED = {
     None: [
         Any,
         object,
+        Calls,
         T,
         list,
         dict,

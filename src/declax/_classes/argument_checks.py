@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
+from itertools import chain
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
-from declax._fields.sources import text_of
+from declax._fields.sources import class_text, text_of
 from declax._fields.specifiers import objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
@@ -98,10 +99,11 @@ class PartCheck:
         self._scope = AnnotationScope(cls)
         self._annotation: Any = self._scope.resolve(cls.__dataclass_fields__[name].type)
         self._is_known = self._names_classes(self._annotation)
+        self._is_anything = any(option in (Any, object) for option in self._options(self._annotation))
         self.is_needed = self._is_known or is_data
         found = self._mismatch(declared, self._annotation)
         if found is not None:
-            expected, made = annotation_text(found.annotation), type_name(_class_of(found.value) or NoneType)
+            expected, made = annotation_text(found.annotation), class_text(class_of(found.value) or NoneType)
             is_expression = isinstance(found.value, Expression)
             text = found.value._pytree__source(text_of) if is_expression else text_of(found.value)
             raise FieldError(
@@ -117,6 +119,7 @@ class PartCheck:
         value = vars(instance)[self.names[0]]
         found = self._mismatch(value, self._annotation)
         is_plain = isinstance(value, type) or (value.__class__ in PLAIN and not callable(value))
+        is_plain = is_plain and (value is None or not self._is_anything)
         if found is None and is_plain and value is not None and not self._is_known:
             found = ClassMismatch("", self._annotation, value)
         if found is not None:
@@ -125,7 +128,7 @@ class PartCheck:
                 "the given part is of the wrong class",
                 expected=annotation_text(found.annotation),
                 got=describe(found.value),
-                fix=f"{self.names[0]}: {self._wider(found, type_name(type(found.value)))} = ...        # to allow both"
+                fix=f"{self.names[0]}: {self._wider(found, class_text(type(found.value)))} = ...        # to allow both"
                 if isinstance(found.value, Pytree)
                 else f"{self.names[0]}={annotation_text(found.annotation)}(...)",
             )
@@ -143,8 +146,11 @@ class PartCheck:
         annotation = self._scope.resolve(annotation)
         while hasattr(annotation, "__metadata__"):  # Annotated
             annotation = self._scope.resolve(annotation.__origin__)
+        if isinstance(annotation, TypeVar):
+            options = annotation.__constraints__ or (annotation.__bound__ or object,)
+            return tuple(chain.from_iterable(map(self._options, options)))
         is_union = get_origin(annotation) in (Union, UnionType)
-        return tuple(map(self._scope.resolve, get_args(annotation))) if is_union else (annotation,)
+        return tuple(chain.from_iterable(map(self._options, get_args(annotation)))) if is_union else (annotation,)
 
     def _names_classes(self, annotation: Any) -> bool:
         """Whether an annotation names classes of parts only, also within containers; a Protocol says less."""
@@ -173,7 +179,7 @@ class PartCheck:
         return deepest if len(deepest.path) > len(path) else ClassMismatch(path, annotation, value)
 
     def _mismatch_with(self, value: Any, option: Any, path: str) -> ClassMismatch | None:
-        made, cls = _class_of(value), get_origin(option) or option
+        made, cls = class_of(value), get_origin(option) or option
         if made is None or not self._names_class(option):
             return None
         is_container = issubclass(cls, _SEQUENCES + _MAPPINGS)
@@ -202,7 +208,7 @@ class LengthCheck:
 
     Attributes:
       name: of the part.
-      is_needed: whether a caller can give another value.
+      is_needed: whether an instance can have another value.
     """
 
     def __init__(self, cls: Any, name: str, literal: Literal) -> None:
@@ -210,9 +216,23 @@ class LengthCheck:
         self._where = f"{type_name(cls)}.{name}"
         self._literal = literal
         self._length = len(literal._pytree__value)
-        is_sequence = isinstance(literal._pytree__value, (list, tuple))
-        is_own = cls._pytree__expressions[name][0] is literal
-        self.is_needed = is_sequence and is_own and cls.__dataclass_fields__[name].init
+        self._nearest = cls._pytree__expressions[name][0]
+        is_argument = cls.__dataclass_fields__[name].init
+        self.is_needed = isinstance(literal._pytree__value, (list, tuple)) and (
+            self._nearest is not literal or is_argument
+        )
+
+    def check_declared(self, reader: str) -> None:
+        """Raises if a subclass declares a literal of another length."""
+        held = self._nearest._pytree__value if isinstance(self._nearest, Literal) else None
+        if isinstance(held, (list, tuple)) and len(held) != self._length:
+            raise FieldError(
+                self._where,
+                f"the part {reader!r} reads the items of the literal that this one overrides by their places",
+                expected=f"{self._length} items",
+                got=f"{len(held)} items",
+                fix=f"{reader} = ...        # declare it again, below the new {self.name}",
+            )
 
     def __call__(self, instance: Pytree) -> None:
         """Raises if the object of the instance has another length."""
@@ -233,7 +253,7 @@ _SEQUENCES: Final = (list, tuple, Sequence)
 _MAPPINGS: Final = (dict, Mapping)
 
 
-def _class_of(value: object) -> type | None:
+def class_of(value: object) -> type | None:
     """The class of a value, or of what an expression gives; None if it is not known."""
     if isinstance(value, Repeated):
         return list

@@ -11,22 +11,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from declax._classes.argument_checks import ArgumentCheck, is_checked
+from declax._classes.argument_checks import ArgumentCheck, class_of, is_checked
 from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
-from declax._classes.overriding import show_overridden
+from declax._classes.overriding import expressions_of, show_overridden
 from declax._classes.part_source import PartsFunction
-from declax._classes.parts import Part, is_init_var, recipe_of
+from declax._classes.parts import Part, is_init_var, recipe_of, text_of_part
 from declax._classes.pytree import PytreeMeta
 from declax._classes.records import Record
 from declax._fields.annotations import AnnotationScope, decide
 from declax._fields.expressions import Expression
 from declax._fields.overrides import overriding
-from declax._fields.specifiers import PartRecipe, Status, SubmoduleRecipe
+from declax._fields.sources import class_text
+from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
-from declax.errors import FieldError, type_name
+from declax.errors import DeclaxError, FieldError, describe, type_name
 
 MAKER_KEY: Final = "_pytree__maker"
 
@@ -48,28 +49,26 @@ class UsedUp:
         raise AttributeError(f"{where} is an InitVar: only the constructor receives it{hint}")
 
 
-def install(cls: Any, own: Mapping[str, Expression]) -> None:
+def install(cls: Any, names: Sequence[str]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
+
+    Args:
+      cls: the class.
+      names: the fields that it declares, whose defaults are no attributes of the class.
 
     Raises:
       FieldError: for an expression of a class that is not a base, and for a
         part that reads one that is made later.
     """
     fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
-    known: dict[str, tuple[Expression, ...]] = {}
-    for base in reversed(cls.__mro__[1:]):
-        for name, expressions in base.__dict__.get(EXPRESSIONS_KEY, {}).items():
-            older = (e for e in known.get(name, ()) if all(e is not nearer for nearer in expressions))
-            known[name] = (*expressions, *older)
-    for name, expression in own.items():
-        known[name] = (expression, *known.get(name, ()))
+    known = expressions_of(cls)
+    for name in names:
         if is_init_var(fields[name]):
             setattr(cls, name, UsedUp(name))
-        elif fields[name].init and name in cls.__dict__:
+        elif name in known and fields[name].init and name in cls.__dict__:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
-        recipe = recipe_of(fields[name])
-        if isinstance(recipe, SubmoduleRecipe):
-            show_overridden(cls, name, recipe.build)
+    for name, expressions in known.items():
+        show_overridden(cls, name, expressions)
     setattr(cls, EXPRESSIONS_KEY, known)
     setattr(cls, MAKER_KEY, Maker(cls, known))
 
@@ -83,12 +82,52 @@ def is_recorded(cls: type, name: str) -> bool:
     return maker is not None and name in maker.recorded
 
 
-def init_var_of(obj: Any, field: dataclasses.Field[Any]) -> Any:
-    """The argument of an object for an InitVar; MISSING if it is not recorded."""
-    if not is_recorded(type(obj), field.name) or RECORD_KEY not in obj.__dict__:
-        return MISSING
-    record: Record = obj.__dict__[RECORD_KEY]
-    return record.values.get(field.name, field.default)
+def arguments_now(obj: Any) -> dict[str, Any]:
+    """The arguments that construct an instance of a dataclass as it is now; MISSING for those that are not known.
+
+    Parts that the constructor makes as the class declares them are left out, and so are InitVars that are data and
+    have a default.
+    """
+    record: Record | None = obj.__dict__.get(RECORD_KEY)
+    made: Mapping[str, Any] = {} if record is None else record.as_made(obj.__dict__)
+    found: dict[str, Any] = {}
+    for name, field in type(obj).__dataclass_fields__.items():
+        is_lost = record is None and is_recorded(type(obj), name)
+        if not field.init or field._field_type is dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+            continue
+        if name in made:
+            found |= {} if made[name] is None else {name: made[name]}
+        elif not is_init_var(field):
+            found[name] = MISSING if is_lost else getattr(obj, name)
+        elif is_recorded(type(obj), name):
+            found[name] = MISSING if record is None else record.values.get(name, field.default)
+        elif field.default is dataclasses.MISSING:
+            found[name] = MISSING
+    return found
+
+
+def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) -> None:
+    """Raises for an internal part that was assigned since the construction, and that a new object would not have.
+
+    Without a record, a part of another class than the declared one was assigned.
+    """
+    cls, attributes = type(obj), obj.__dict__
+    maker: Maker | None = getattr(cls, MAKER_KEY, None)
+    record: Record | None = attributes.get(RECORD_KEY)
+    made = () if record is None else record.as_made(attributes)
+    for part in () if maker is None else maker.internal:
+        value, declared = attributes.get(part.name), class_of(part.expression)
+        is_made = part.name in made if record is not None else declared in (None, type(value)) or value is None
+        if is_made:
+            continue
+        text = text_of_part(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
+        raise error(
+            f"{where}.{part.name}",
+            f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
+            got=describe(value),
+            why="a part without an annotation is no argument of the constructor, which makes it anew",
+            fix=f"{part.name}: {class_text(type(value))} = {text}        # in {type_name(cls)}: now it is an argument",
+        )
 
 
 class Maker:
@@ -101,6 +140,7 @@ class Maker:
     Attributes:
       source: the function that makes the parts, as text.
       recorded: the names of the arguments that a `Record` keeps.
+      internal: the parts that the caller cannot supply.
     """
 
     def __init__(self, cls: Any, known: Mapping[str, tuple[Expression, ...]]) -> None:
@@ -115,7 +155,8 @@ class Maker:
         parts = self._parts_with({})
         self._defaults = [part for part in parts if part.is_argument]
         self.recorded = [*kept, *(part.name for part in self._defaults)]
-        self._usual_record = Record({}, dict.fromkeys(part.name for part in self._defaults))
+        self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
+        self._usual_record = Record({}, dict.fromkeys(part.name for part in (*self._defaults, *self.internal)))
         self._says_dtypes = not {POLICY, "param_dtype"}.isdisjoint(fields)
         self._make = PartsFunction(cls, known, parts, self._init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
@@ -146,7 +187,7 @@ class Maker:
         for check in self._checks:
             check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
         make = self._make
-        if self.recorded or (make is not None and not current_policy().is_empty):
+        if self.recorded or self.internal or (make is not None and not current_policy().is_empty):
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
             if record is not self._usual_record:
                 overrides = {name: value for name, value in record.made.items() if value is not None}

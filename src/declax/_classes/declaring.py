@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.declared_variables import RNGS
+from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
 from declax._classes.pytree import Pytree
 from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
@@ -15,7 +16,7 @@ from declax._fields.annotations import AnnotationScope, annotation_text, decide,
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
 from declax._fields.refusals import WHY_CONSTANT, refuse_hidden
-from declax._fields.sources import CONTAINERS, has_expression, text_of
+from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
     Recipe,
@@ -29,14 +30,14 @@ from declax._fields.table import take_marks
 from declax.errors import FieldError, describe, type_name
 
 EXPRESSIONS_KEY: Final = "_pytree__expressions"
-_OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata")
+_OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
-def declare(cls: Any) -> dict[str, Expression]:
-    """Converts the names that a class body binds to expressions to standard fields.
+def declare(cls: Any) -> list[str]:
+    """Converts the names that a class body binds to expressions to standard fields, and takes the fields of the bases.
 
     Returns:
-      The expressions by name, in the order of the body.
+      The names of the fields whose defaults are no attributes of the class.
 
     Raises:
       FieldError: for violations of the rules of class bodies.
@@ -47,21 +48,16 @@ def declare(cls: Any) -> dict[str, Expression]:
         delattr(cls, BODY_KEY)
         _check_body(cls, body)
     _check_bases(cls)
-    _restore_inherited(cls)
-    found: dict[str, Expression] = {}
-    internal: dict[str, Any] = {}
+    taken = take_fields(cls, expressions_of(cls))
+    added: dict[str, Any] = {}
     annotations = own_annotations(cls)
     for name, expression in body.bound.items():
-        found[name] = expression
         _check_constants(cls, name, expression)
-        if isinstance(expression, Declaration) and expression._pytree__name == name:
-            recipe = recipe_of(expression._pytree__field)
-            _check_declaration(cls, name, recipe, annotations)
-            if isinstance(recipe, SubmoduleRecipe):
-                internal[name] = Any
+        is_declaration = isinstance(expression, Declaration) and expression._pytree__name == name
+        if is_declaration and _check_declaration(cls, name, expression, annotations):
             continue
         if name not in annotations:
-            internal[name] = _class_of(expression)
+            _declare_internal(cls, name, expression, added)
         elif annotations[name] is ClassVar or get_origin(annotations[name]) is ClassVar:
             raise FieldError(
                 f"{type_name(cls)}.{name}",
@@ -69,26 +65,36 @@ def declare(cls: Any) -> dict[str, Expression]:
                 got=repr(expression),
                 fix=f"{name} = {expression!r}        # an attribute of each instance",
             )
-        _declare_part(cls, name, expression, annotations)
-    if internal:
-        cls.__annotations__ = _in_order(annotations, internal, body)
-    return found
+        else:
+            given = expression._pytree__specified if expression._pytree__name == name else None
+            _declare_argument(cls, name, expression, annotations[name], given)
+    if added:
+        cls.__annotations__ = _in_order(annotations, added, body)
+    setattr(cls, OWN_KEY, body.bound)
+    return [*body.bound, *taken]
 
 
-def _check_declaration(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
-    """Refuses fields and Variables without an annotation, and functions that are not methods of the class body."""
-    if isinstance(recipe, SubmoduleRecipe):
-        code = getattr(recipe.build, "__code__", None)
-        is_method = getattr(recipe.build, "__name__", None) == name and (code is None or code.co_argcount > 1)
-        if name in annotations or not is_method:
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                "submodule decorates a method of (self, rngs), and takes nothing else",
-                got=describe(recipe.build),
-                fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
-                f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
-            )
-    elif name not in annotations:
+def _check_declaration(cls: type, name: str, declaration: Any, annotations: Collection[str]) -> bool:
+    """Whether a declaration is a field or Variable, which need an annotation, and no method of the class body."""
+    recipe = recipe_of(declaration._pytree__field)
+    if not isinstance(recipe, SubmoduleRecipe):
+        _check_annotated(cls, name, recipe, annotations)
+        return True
+    code = getattr(recipe.build, "__code__", None)
+    is_method = getattr(recipe.build, "__name__", None) == name and (code is None or code.co_argcount in (1, 2))
+    if name in annotations or not is_method:
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "submodule decorates a method of (self) or (self, rngs), and takes nothing else",
+            got=describe(recipe.build),
+            fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
+            f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
+        )
+    return False
+
+
+def _check_annotated(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
+    if name not in annotations:
         kind, call = ("int", "field") if recipe is None else ("dx.Param[jax.Array]", "variable")
         raise FieldError(
             f"{type_name(cls)}.{name}",
@@ -102,6 +108,8 @@ def _check_shared(cls: type, body: BodyNames) -> None:
     for name, value in vars(cls).items():
         refuse_hidden(value, f"{type_name(cls)}.{name}")
         is_bound = name in body.bound or name.startswith("_pytree__")
+        if name == "__annotations__" and has_expression(value):
+            raise _annotated_by(cls, value)
         if not is_bound and value.__class__ in CONTAINERS and has_expression(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
@@ -122,13 +130,30 @@ def _check_shared(cls: type, body: BodyNames) -> None:
             )
 
 
+def _annotated_by(cls: type, annotations: Mapping[str, Any]) -> FieldError:
+    """The error of a field that hides a type of the same name."""
+    name, field = next((name, text_of(a)) for name, a in annotations.items() if has_expression(a))
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        f"the annotation of {name!r} is the field {field!r}, which hides a type of this name",
+        why="Python evaluates an annotation after its statement",
+        fix=f"{name}: module.{field} = ...        # with `import module`, where the type is",
+    )
+
+
 def _check_constants(cls: type, name: str, expression: Expression) -> None:
     """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
     for value in constants_of(Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
         refuse_hidden(value, f"{type_name(cls)}.{name}")
         if isinstance(value, property | functools.cached_property):
-            raise _reads_property(f"{type_name(cls)}.{name}", value)
+            read = getattr(value.fget if isinstance(value, property) else value.func, "__name__", "value")
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"the expression reads the property {read!r}, which has a value in an instance only",
+                fix=f"{read} = 2 * dim        # an expression in place of the property\n@dx.submodule\n"
+                f"def part(self, rngs: dx.Rngs) -> dx.Linear: ...        # a method, which reads self.{read}",
+            )
         shared = [] if recipe is not None else objects_shared_in(value)
         if shared:
             raise FieldError(
@@ -138,17 +163,6 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
                 why="only a call with a field among its arguments is made anew by each instance",
                 fix=call_of_shared(shared[0]),
             )
-
-
-def _reads_property(where: str, value: property | functools.cached_property[Any]) -> FieldError:
-    """The error of an expression that has a property among its arguments."""
-    name = getattr(value.fget if isinstance(value, property) else value.func, "__name__", "value")
-    return FieldError(
-        where,
-        f"the expression reads the property {name!r}, which has a value in an instance only",
-        fix=f"{name} = 2 * dim        # an expression in place of the property\n"
-        f"@dx.submodule\ndef part(self, rngs: dx.Rngs) -> dx.Linear: ...        # a method, which reads self.{name}",
-    )
 
 
 def _check_bases(cls: type) -> None:
@@ -175,16 +189,35 @@ def _check_bases(cls: type) -> None:
 
 def _check_body(cls: type, body: BodyNames) -> None:
     if body.twice is not None:
+        name, value = body.twice, body.bound[body.twice]
         raise FieldError(
-            f"{type_name(cls)}.{body.twice}",
+            f"{type_name(cls)}.{name}",
             "the class body binds this name twice",
             why="expressions refer to fields and parts by name, and could mean either",
-            fix=_under_another_name(body.twice, body.bound[body.twice]),
+            fix=f"{name}_2: ... = dx.field()"
+            if isinstance(value, Declaration)
+            else f"{name}_2 = {value._pytree__source(text_of)}",
         )
     if body.deleted is not None:
-        raise _deletes(cls, body.deleted, body.bound[body.deleted])
+        name, value = body.deleted, body.bound[body.deleted]
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"the class body deletes {name!r}, and each instance has it",
+            why="the constructor makes all fields and expressions of the class body",
+            fix=f"leave `del {name}` out"
+            if isinstance(value, Declaration)
+            else f"{bare(value)}        # in each place that reads {name}",
+        )
     for name, test in body.tested_objects():
-        raise _tests_object(f"{type_name(cls)}.{name}", name, test)
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            f"the class body applies {test} to {name!r}, which has a value in an instance only",
+            why=WHY_CONSTANT,
+            fix=f"dx.when({name} == ..., part, other)        # or dx.defer(function)({name})"
+            if test == "`match`"
+            else f"{name} == None        # in place of `is None`, as in dx.when({name} == None, ..., {name})\n"
+            f"dx.defer(function)({name})        # a function receives the value",
+        )
     annotations = own_annotations(cls)
     constants = _constants_of_bases(cls, body)
     for name in body.bound:
@@ -209,34 +242,6 @@ def _check_body(cls: type, body: BodyNames) -> None:
                 )
             if read in annotations and not _is_class_variable(annotations[read]):
                 raise _reads_constant(cls, read, name)
-
-
-def _under_another_name(name: str, value: Expression) -> str:
-    is_field = isinstance(value, Declaration)
-    return f"{name}_2: ... = dx.field()" if is_field else f"{name}_2 = {value._pytree__source(text_of)}"
-
-
-def _deletes(cls: type, name: str, value: Any) -> FieldError:
-    """The error of a name that the class body deletes."""
-    source = repr(value) if isinstance(value, Expression) else text_of(value)
-    is_field = isinstance(value, Declaration)
-    return FieldError(
-        f"{type_name(cls)}.{name}",
-        f"the class body deletes {name!r}, and each instance has it",
-        why="the constructor makes all fields and expressions of the class body",
-        fix=f"leave `del {name}` out" if is_field else f"{source}        # in each place that reads {name}",
-    )
-
-
-def _tests_object(where: str, name: str, test: str) -> FieldError:
-    """The error of a class body that asks which object a field is."""
-    return FieldError(
-        where,
-        f"the class body applies {test} to {name!r}, which has a value in an instance only",
-        why=WHY_CONSTANT,
-        fix=f"{name} == None        # in place of `is None`, as in dx.when({name} == None, ..., {name})\n"
-        f"dx.defer(function)({name})        # a function receives the value",
-    )
 
 
 def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> FieldError:
@@ -278,62 +283,62 @@ def _is_class_variable(annotation: Any) -> bool:
     return annotation in (ClassVar, Final) or get_origin(annotation) in (ClassVar, Final)
 
 
-def _restore_inherited(cls: Any) -> None:
-    """Keeps the declaration of a base if a class repeats an annotation without a value, as the standard does."""
-    expressions = getattr(cls, EXPRESSIONS_KEY, {})
-    for name in own_annotations(cls):
-        inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
-        if name in cls.__dict__ or name not in expressions or inherited is None:
-            continue
-        options = ("default", "default_factory", *_OPTIONS)
-        setattr(cls, name, dataclasses.field(**{option: getattr(inherited, option) for option in options}))
+def _declare_internal(cls: Any, name: str, expression: Expression, added: dict[str, Any]) -> None:
+    """Declares a part without an annotation: the new default of an argument that is inherited, or an internal part."""
+    if expression._pytree__specified is not None and expression._pytree__name == name:
+        _check_annotated(cls, name, None, ())
+    _, overridden = inherited(cls, name) or (cls, None)
+    if overridden is not None and overridden.init:
+        added[name] = inherited_annotation(cls, name)
+        _declare_argument(cls, name, expression, added[name], overridden)
+    else:
+        added[name] = _class_of(expression)
+        setattr(cls, name, standard_field(Specifier(*_made(cls, expression)), init=False))
 
 
-def _declare_part(cls: type, name: str, expression: Expression, annotations: Mapping[str, Any]) -> None:
-    status, recipe = _status_of(cls, expression), PartRecipe(expression)
-    given = expression._pytree__specified if expression._pytree__name == name else None
-    if name not in annotations and given is None:
-        setattr(cls, name, standard_field(Specifier(status, recipe), init=False))
-        return
-    _check_declaration(cls, name, None, annotations)
-    if isinstance(annotations[name], dataclasses.InitVar):
+def _declare_argument(cls: Any, name: str, expression: Expression, annotation: Any, given: Any) -> None:
+    """Declares a part that the caller may supply, with the options of its specifier, if any."""
+    if isinstance(annotation, dataclasses.InitVar):
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "an InitVar has no value that is computed from fields",
             got=repr(expression),
             fix=f"{name}: ... = {expression!r}        # a field",
         )
+    status, recipe = _made(cls, expression)
     specifier = (None if given is None else specifier_of(given)) or Specifier(None)
-    is_static = specifier.status is Status.STATIC
-    decision = decide(annotations[name], AnnotationScope(cls))
-    is_number = decision.is_number or refuses_data(annotations[name], AnnotationScope(cls))
-    if status is Status.DATA and (is_static or is_number):
+    is_computed = specifier.recipe is not None  # the status of the part that this one overrides
+    explicit = None if is_computed else specifier.status
+    is_static = explicit is Status.STATIC
+    scope = AnnotationScope(cls)
+    decision = decide(annotation, scope)
+    if status is Status.DATA and (is_static or decision.is_number or refuses_data(annotation, scope)):
         raise FieldError(
             f"{type_name(cls)}.{name}",
             f"the part {text_of_part(expression)} is data, and its annotation or specifier makes it static",
-            got="dx.static(...)" if is_static else annotation_text(annotations[name]),
+            got="dx.static(...)" if is_static else annotation_text(annotation),
             fix=f"{name} = ...        # without an annotation, or with that of the part",
         )
     if decision.status is not None and status is not Status.DATA:
         status = None
-    specifier = specifier._replace(status=specifier.status or status, recipe=recipe)
-    options = {} if given is None else {option: getattr(given, option) for option in (*_OPTIONS, "kw_only")}
+    options = {} if given is None else {option: getattr(given, option) for option in _OPTIONS}
     if options.get("init") is not False:
         options["default"] = expression
-    setattr(cls, name, standard_field(specifier, **options))
+    setattr(cls, name, standard_field(specifier._replace(status=explicit or status, recipe=recipe), **options))
+
+
+def _made(cls: Any, expression: Expression) -> tuple[Status | None, Recipe]:
+    """How a part is made, and its status for all values of the fields; None if the value decides."""
+    if isinstance(expression, Declaration):
+        return Status.DATA, recipe_of(expression._pytree__field) or PartRecipe(expression)
+    status = Status.STATIC if _is_static_number(cls, expression) else None
+    return Status.DATA if makes_data(expression) else status, PartRecipe(expression)
 
 
 def _class_of(expression: Expression) -> Any:
     call = referred(expression)
     function = call._pytree__function if isinstance(call, Deferred) else None
     return function if isinstance(function, type) else Any
-
-
-def _status_of(cls: Any, expression: Expression) -> Status | None:
-    """The status of a part for all values of the fields; None if the value decides."""
-    if makes_data(expression):
-        return Status.DATA
-    return Status.STATIC if _is_static_number(cls, expression) else None
 
 
 def _is_static_number(cls: Any, value: object) -> bool:

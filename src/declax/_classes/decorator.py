@@ -11,17 +11,11 @@ import numpy as np
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
-from declax._classes.construction import (
-    LOST_RECORD,
-    MAKER_KEY,
-    init_var_of,
-    install,
-)
+from declax._classes.construction import LOST_RECORD, MAKER_KEY, arguments_now, install, is_recorded, refuse_loss
 from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.declaring import declare
 from declax._classes.parts import is_init_var
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax._classes.records import Record
 from declax._classes.shared_objects import fix_of_shared, objects_shared_in
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
@@ -37,9 +31,8 @@ from declax._fields.specifiers import (
     static,
     variable,
 )
-from declax._tree.layout import RECORD_KEY
 from declax._tree.rendering import same_value
-from declax._typing import MISSING, MYPY
+from declax._typing import MISSING, MYPY, RECORD_KEY
 from declax._variables.policy import NO_POLICY
 from declax.errors import FieldError, describe, suggest, type_name
 
@@ -109,21 +102,22 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
     _resolve_pseudo_fields(cls)
-    expressions = declare(cls)
+    declared = declare(cls)
     _check_defaults(cls)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
-        del_hash = options["eq"] and not options.get("frozen") and not options.get("unsafe_hash")
-        if del_hash and "__hash__" not in cls.__dict__:
-            cls.__hash__ = None  # type: ignore[assignment]  # as the standard does for eq without frozen
+    has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
     if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
         wrap_post_init(cls)
     if "__replace__" not in cls.__dict__:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     _decorate(cls, options)
     _check_fields(cls)
-    install(cls, expressions)
+    install(cls, declared)
     prepare(cls)
+    statuses = {spec.status for spec in cls._pytree__specs.values()}
+    if not has_own_hash and cls.__dict__.get("__hash__") and statuses != {Status.STATIC}:
+        cls.__hash__ = _hash  # type: ignore[method-assign]  # that of the standard hashes data, which `_equals` compares by value
     return cls
 
 
@@ -336,6 +330,14 @@ def _equals(self: Any, other: Any) -> Any:
     return all(_values_equal(getattr(self, n), getattr(other, n)) for n in names)
 
 
+def _hash(self: Any) -> int:
+    """A hash of the class and of the fields that hold no data; equal objects have equal hashes."""
+    specs = type(self)._pytree__specs
+    names = [f.name for f in dataclasses.fields(self) if (f.compare if f.hash is None else f.hash)]
+    values = [getattr(self, name) for name in names if specs[name].status is not Status.DATA]
+    return hash((type(self), *(value for value in values if not has_data(value))))
+
+
 def _values_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
@@ -379,7 +381,8 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
 
     Raises:
       FieldError: for names that are not fields, fields that are made by the
-        object itself, and an ``InitVar`` that is missing.
+        object itself, an ``InitVar`` that is missing, and a part without an
+        annotation that was assigned since.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -398,43 +401,16 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
             raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
-    record: Record | None = obj.__dict__.get(RECORD_KEY)
+    refuse_loss(obj, "replace", FieldError, type_name(cls))
+    given = {**arguments_now(obj), **changes}
+    for name, value in given.items():
+        if value is MISSING and name not in changes:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                "replace constructs anew, and the constructor needs this argument",
+                why=LOST_RECORD if is_recorded(cls, name) else None,
+                fix=f"dx.replace(obj, {name}=...)",
+            )
+    record = obj.__dict__.get(RECORD_KEY)
     with NO_POLICY if record is None else record.policy:
-        return cls(**_arguments_of(obj, changes))
-
-
-def _arguments_of(obj: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that construct an object anew, with some changed."""
-    cls = type(obj)
-    maker = cls._pytree__maker
-    recorded = () if maker is None else maker.recorded
-    record: Record | None = obj.__dict__.get(RECORD_KEY)
-    made: Mapping[str, Any] = {} if record is None else record.made_now(obj.__dict__)
-    given = dict(changes)
-    for name, field in cls.__dataclass_fields__.items():
-        if name in given or field._field_type is dataclasses._FIELD_CLASSVAR or not field.init:  # type: ignore[attr-defined]  # as the standard asks
-            continue
-        if name in made:
-            if made[name] is not None:
-                given[name] = made[name]
-            continue
-        if is_init_var(field):
-            if name not in recorded and field.default is not dataclasses.MISSING:
-                continue
-            given[name] = init_var_of(obj, field)
-            if given[name] is MISSING:
-                raise _unknown_argument(cls, name, is_lost=name in recorded)
-        elif record is None and name in recorded:
-            raise _unknown_argument(cls, name, is_lost=True)
-        else:
-            given[name] = getattr(obj, name)
-    return given
-
-
-def _unknown_argument(cls: type, name: str, *, is_lost: bool) -> FieldError:
-    return FieldError(
-        f"{type_name(cls)}.{name}",
-        "replace constructs anew, and the constructor needs this argument",
-        why=LOST_RECORD if is_lost else None,
-        fix=f"dx.replace(obj, {name}=...)",
-    )
+        return cls(**given)

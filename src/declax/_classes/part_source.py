@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
-from declax._classes.overriding import method_of
+from declax._classes.overriding import OverridingMethod, calls_super
 from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
+from declax._fields.annotations import own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
 from declax._fields.overrides import OWN_RNGS
@@ -104,7 +106,7 @@ class PartsFunction:
         for part in self._parts:
             overridden = self._take_names(part, writer)
             self._check_reads(part, waiting)
-            self._find_shared(part, writer)
+            self._check_calls(part, writer)
             statement = self._length_checks(part, writer) + self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
@@ -125,11 +127,15 @@ class PartsFunction:
                 self._names[id(expression)] = writer(expression._pytree__field.default)
         return {id(expression): old for expression in overridden}
 
-    def _find_shared(self, part: Part, writer: SourceWriter) -> None:
-        """Finds the calls without a name that a part has more than once; each is made once."""
+    def _check_calls(self, part: Part, writer: SourceWriter) -> None:
+        """Checks the calls of a part, and finds those without a name that it has more than once; each is made once."""
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
-        for call, around in calls_of(Reads(part), self._names):
+        calls = list(calls_of(Reads(part), self._names))
+        for call in (part.expression, *(call for call, _ in calls)):
+            if isinstance(call, Deferred) and _lacks_rngs(call):
+                raise self._without_rngs(part, call)
+        for call, around in calls:
             if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
@@ -145,7 +151,9 @@ class PartsFunction:
         """Lines that check the lengths of the lists and tuples whose items a part reads by their places."""
         leaves = leaves_of(Reads(part), self._names)
         checks = {check.name: check for leaf in leaves if (check := self._literals.get(id(leaf))) is not None}
-        found = (check for name, check in checks.items() if check.is_needed and name != part.name)
+        found = [check for name, check in checks.items() if check.is_needed and name != part.name]
+        for check in found:
+            check.check_declared(part.name)
         condition = f"if self.{part.name} is {self._declared(part, writer)}: " if part.is_argument else ""
         return [f"    {condition}{writer.constant(c, f'check_length_of_{c.name}')}(self)" for c in found]
 
@@ -166,7 +174,8 @@ class PartsFunction:
         for notes in (check for check in self._checks if check.name == part.name):
             check = writer.constant(notes, f"check_{part.name}")
             lines += [f"        {check}(type(self), self.{part.name})"]
-        part_check = PartCheck(self._cls, part.name, part.expression, is_data=makes_data(part.expression))
+        is_data = isinstance(part.recipe, SubmoduleRecipe) or makes_data(part.expression)
+        part_check = PartCheck(self._cls, part.name, part.expression, is_data=is_data)
         if part_check.is_needed:
             self._part_checks[part.name] = part_check
             check = writer.constant(part_check, f"check_class_of_{part.name}")
@@ -179,7 +188,15 @@ class PartsFunction:
             name = self._names[id(part.expression)]
             return writer.whole(part.expression) if name == f"self.{part.name}" else name
         if isinstance(recipe, SubmoduleRecipe):
-            return f"{writer(method_of(part.name, recipe.build))}(self, {self._rngs})"
+            if recipe.takes_rngs and self._rngs == "None":
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    "this method takes rngs, and the class has none",
+                    fix=f"{RNGS_LINES}\ndef {part.name}(self): ...        # or a method that draws no keys",
+                )
+            is_overriding = calls_super(recipe)
+            method = OverridingMethod(part.name, recipe) if is_overriding else recipe.build
+            return f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 
@@ -207,11 +224,14 @@ class PartsFunction:
                     fix=f"{name} = ...        # an expression of fields",
                 )
             if name in later and name != part.name:
+                is_overriding = len(self._known[part.name]) > 1
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {name!r}, which is made later",
                     why="parts are made in the order of the class body, and an overriding part keeps its position",
-                    fix=f"declare {name} before {part.name}",
+                    fix=f"{part.name}_2 = ...        # a new name is made after those of the bases, and after {name}"
+                    if is_overriding
+                    else f"declare {name} before {part.name}",
                 )
             if id(leaf) not in self._names and any(leaf is older for older in self._known[part.name]):
                 raise FieldError(
@@ -221,10 +241,17 @@ class PartsFunction:
                     fix=f"other = ...        # under another name; {part.name!r} is then that of the base",
                 )
             if id(leaf) not in self._names:
+                is_known = leaf._pytree__name in self._known
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
-                    fix="use fields of this class, or of one that it derives from",
+                    why=f"the bases have another {text_of(leaf)!r}; perhaps one of them was defined again since,\n"
+                    "as by a cell of a notebook that runs twice"
+                    if is_known
+                    else None,
+                    fix="define the bases again, in their order"
+                    if is_known
+                    else "use fields of this class, or of one that it derives from",
                 )
 
     # ------------------------------------------------------------- errors
@@ -238,9 +265,6 @@ class PartsFunction:
         is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
         if part is None or is_named:
             return
-        call = _call_without_rngs(part.expression, str(error))
-        if isinstance(error, TypeError) and call is not None:
-            raise self._without_rngs(part, call) from error
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
         for expression in self._known[part.name]:
             shown.pop(id(expression))
@@ -252,7 +276,7 @@ class PartsFunction:
     def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
         old, new = map(text_of_part, (call, Deferred(call._pytree__function, call._pytree__args, given)))
-        lines = [] if RNGS in self._init_vars else [RNGS_LINES]
+        lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
         return FieldError(
             f"{type_name(self._cls)}.{part.name}",
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
@@ -264,7 +288,7 @@ class PartsFunction:
             return writer.whole(part.expression)
         if isinstance(part.recipe, VariableRecipe):
             return f"dx.variable({writer(part.recipe.shape)}, initializer={writer(part.recipe.initializer)})"
-        return f"the method {part.name}(self, {self._rngs})"
+        return f"the method {part.name}(self{f', {self._rngs}' if part.recipe.takes_rngs else ''})"
 
 
 def _local(name: str) -> str:
@@ -272,13 +296,17 @@ def _local(name: str) -> str:
     return f"{name}_" if name in ("abs", "invert", "range", "put") else name
 
 
-def _call_without_rngs(expression: Expression, problem: str) -> Deferred | None:
-    """The call in an expression of which Python says that it lacks `rngs`."""
-    if "missing 1 required" not in problem or not problem.endswith(f"argument: '{RNGS}'"):
-        return None
-    called = problem.partition("(")[0].removesuffix(".__init__")
-    calls = (call for call, _ in calls_of(Literal([expression]), {}) if isinstance(call, Deferred))
-    return next((c for c in calls if getattr(c._pytree__function, "__qualname__", None) == called), None)
+def _lacks_rngs(call: Deferred) -> bool:
+    """Whether a call leaves out the `rngs` that the function or class requires."""
+    function, kwargs = call._pytree__function, call._pytree__kwargs
+    if RNGS in kwargs or isinstance(function, Expression):
+        return False
+    try:
+        signature = inspect.signature(function)
+        required = RNGS in signature.parameters and signature.parameters[RNGS].default is inspect.Parameter.empty
+        return required and RNGS not in signature.bind_partial(*call._pytree__args, **kwargs).arguments
+    except (TypeError, ValueError):  # it has no signature, or the arguments do not fit
+        return False
 
 
 def _shown(instance: Any, source: str) -> str:

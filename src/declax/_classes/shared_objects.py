@@ -8,6 +8,7 @@ from declax._classes.declared_variables import RNGS
 from declax._classes.pytree import Pytree
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
+from declax._fields.sources import class_text
 from declax._tree.statuses import PLAIN, data_within
 from declax._variables.variable import Variable
 from declax.errors import type_name
@@ -39,7 +40,7 @@ def fix_of_shared(name: str, value: object, item: object) -> str:
 def call_of_shared(item: object) -> str:
     """The expression that makes such an object anew."""
     cls = type(item)
-    name = f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
+    name = class_text(cls)
     if isinstance(item, Variable):
         return "dx.variable((dim,), initializer=dx.initializers.ones)"
     if name == "dx.Rngs":

@@ -24,8 +24,8 @@ import numpy as np
 import typing_extensions
 from jax.core import Tracer
 
+from declax._fields.sources import class_text
 from declax._fields.specifiers import Status
-from declax.errors import type_name
 
 _DATA_TYPES: set[type] = {jax.Array, Tracer, np.ndarray, jax.ShapeDtypeStruct, jax.Ref}
 
@@ -277,8 +277,6 @@ def _decide_class(cls: Any, scope: AnnotationScope) -> Decision:
         return _NUMBER
     if issubclass(cls, _STATIC_TYPES) or cls is _CALLABLE:
         return _STATIC
-    if getattr(cls, "_is_protocol", False) and "__call__" in vars(cls):
-        return _STATIC
     return _UNDECIDED
 
 
@@ -354,12 +352,11 @@ _DTYPES: Final = str(jax.typing.DTypeLike).removeprefix("typing.Union[").removes
 def annotation_text(annotation: object) -> str:
     """An annotation as a user writes it."""
     if isinstance(annotation, dataclasses.InitVar):
-        inner = annotation_text(annotation.type)
-        return f"dx.InitVar[{f'dx.{inner}' if inner == 'Rngs' else inner}]"
+        return f"dx.InitVar[{annotation_text(annotation.type)}]"
     tags = [tag for tag in getattr(annotation, "__metadata__", ()) if isinstance(tag, Status)]
     if tags:
         return f"dx.{tags[0].name.title()}[{annotation_text(annotation.__origin__)}]"  # type: ignore[attr-defined]  # Annotated
-    text = type_name(annotation) if isinstance(annotation, type) else str(annotation)
+    text = class_text(annotation) if isinstance(annotation, type) else str(annotation)
     if annotation is jax.Array:
         return "jax.Array"
     text = text.replace(_DTYPES, "dtype").replace("typing.Union[dtype]", "dtype")

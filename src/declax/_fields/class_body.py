@@ -13,7 +13,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
@@ -109,21 +109,29 @@ class BodyNames:
         code = self.code
         if code is None or (_OBJECT_TESTS.isdisjoint(code.co_code[::2]) and _CLASS_TESTS.isdisjoint(code.co_names)):
             return
-        last = ("", "")  # the names that the last two instructions read
+        last = ("", "", "")  # the names that the last three instructions read
+        before, subject = "", ""  # the last instruction, and what a `match` is about
         for instruction in dis.get_instructions(code):
             operation = instruction.opname
             if operation == "IS_OP" or operation.endswith("_NONE"):  # also a jump, for `is None`
-                yield from ((name, "`is`") for name in last if name in self.bound)
+                yield from ((name, "`is`") for name in last[1:] if name in self.bound)
+            if operation == "COPY" and before != "POP_TOP":  # the first of several patterns
+                subject = last[2]
+            elif operation in _PATTERNS:
+                read = last[0] if operation == "MATCH_CLASS" else last[2]  # the class is read after the subject
+                subject = read if read in self.bound else subject
+                yield from [(subject, "`match`")] if subject in self.bound else ()
             if operation != "PUSH_NULL":
-                last = last[1], instruction.argval if operation in _OF_CLASSES else ""
-            if last[0] in _CLASS_TESTS and last[1] in self.bound:
-                yield last[1], f"{last[0]}()"
+                last = last[1], last[2], instruction.argval if operation in _OF_CLASSES else ""
+            if last[1] in _CLASS_TESTS and last[2] in self.bound:
+                yield last[2], f"{last[1]}()"
+            before = operation
 
 
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_inner", "_read")
+    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read")
 
     _pytree__is_class_body = True
 
@@ -133,8 +141,12 @@ class ClassBody(dict[str, Any]):
         self._body = BodyNames()
         self._inner: dict[str, str] | None = None
         self._read: list[str] = []
+        self._outside: list[str] = []  # the fields without a specifier for which the statement gets a global
 
     def __getitem__(self, name: str) -> Any:
+        if name == "__annotations__":
+            self._read.clear()  # what an annotation reads, after the statement
+            self._outside.clear()
         self._read.append(name)
         try:
             return super().__getitem__(name)
@@ -146,6 +158,8 @@ class ClassBody(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         read, self._read = self._read, []
         body = self._body
+        if self._outside:
+            self._refuse_outside(name, value)
         if isinstance(value, dataclasses.Field):
             value = Declaration(value)
         if name in body.bound and body.twice is None:
@@ -183,6 +197,15 @@ class ClassBody(dict[str, Any]):
                 return reads_constant(f"{self._class_name}.{name}", value, annotations[name], reader)
         return None
 
+    def _refuse_outside(self, reader: str, value: object) -> None:
+        """Raises if a value was computed from globals that have the names of fields without a specifier."""
+        outside, self._outside = self._outside, []
+        names = [name for name in outside if name not in (reader, *self)]
+        if names and not reader.startswith("__") and not isinstance(value, (FunctionType, type, property)):
+            annotation = dict.get(self, "__annotations__", {})[names[0]]
+            where, why = f"{self._class_name}.{names[0]}", "Python finds a global of this name"
+            raise reads_constant(where, dataclasses.MISSING, annotation, f"expression of {reader!r}", why=why)
+
     def _read_inside(self, name: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
         scope = (self._inner or {})[name]
@@ -207,9 +230,10 @@ class ClassBody(dict[str, Any]):
     def _explain_missing(self, name: str) -> None:
         """Raises for a name that has a fix, in place of Python's NameError."""
         frame = sys._getframe(2)
-        if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
-            return
         annotations = dict.get(self, "__annotations__", {})
+        if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
+            self._outside += [name] if name in annotations else []
+            return
         where = f"{self._class_name}.{name}"
         if name in annotations:
             raise FieldError(
@@ -243,8 +267,11 @@ _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 """How functions read a name that is not theirs."""
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
-_OBJECT_TESTS: Final = frozenset(code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE"))
-"""The instructions of `is`."""
+_PATTERNS: Final = ("MATCH_CLASS", "MATCH_MAPPING", "MATCH_SEQUENCE")
+_OBJECT_TESTS: Final = frozenset(
+    code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE") or name in _PATTERNS
+)
+"""The instructions of `is` and of `match`."""
 _CLASS_TESTS: Final = frozenset({"isinstance", "type", "callable"})
 """The functions that look at the class of their first argument."""
 
@@ -337,7 +364,14 @@ def _annotation_of(cls: Any, name: str) -> str:
     return "..." if annotation is Any else annotation_text(annotation)
 
 
-def reads_constant(where: str, value: object, annotation: object, reader: str, place: str = "") -> FieldError:
+def reads_constant(
+    where: str,
+    value: object,
+    annotation: object,
+    reader: str,
+    place: str = "",
+    why: str = "only a field with a specifier has the value of the instance in the class body",
+) -> FieldError:
     """The error of an expression that reads a field without a specifier; its value is MISSING if there is none."""
     is_missing = value is dataclasses.MISSING
     what = "has no specifier" if is_missing else f"gives it the constant {text_of(value)}"
@@ -345,7 +379,7 @@ def reads_constant(where: str, value: object, annotation: object, reader: str, p
     return FieldError(
         where,
         f"the {reader} reads this field, which {what}",
-        why="only a field with a specifier has the value of the instance in the class body",
+        why=why,
         fix=f"{where.rpartition('.')[2]}: {annotation_text(annotation)} = dx.field({default}){place}",
     )
 

@@ -17,6 +17,8 @@ from declax._fields.refusals import (
     class_body,
     is_class_body,
     is_library,
+    is_negated,
+    is_numpy,
     refuse,
     refuse_lookup,
     require_class_body,
@@ -61,8 +63,9 @@ class Expression(Term):
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
-        if name in _jax.PROBED and is_library(sys._getframe(1)):
-            refuse(self, "a function of JAX", f"dx.defer(function)({self!r})")
+        frame = sys._getframe(1)
+        if (name in _jax.PROBED and is_library(frame)) or is_numpy(frame):
+            refuse(self, "a function of JAX or numpy", f"dx.defer(function)({self!r})")
         return _operation("{}." + name, self)
 
     def __getitem__(self, key: object) -> Expression:
@@ -75,6 +78,8 @@ class Expression(Term):
 
     def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
         fix = f"dx.when({self!r}, part, other)"
+        if is_negated():
+            fix = f"~{text_of(self)}        # or dx.when({self!r}, other, part)"
         refuse(self, "a truth test (if, not, and, or, in, max, min)", fix)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
@@ -123,7 +128,8 @@ class Expression(Term):
         refuse(self, "`in`", f"dx.defer(operator.contains)({self!r}, {text_of(item)})")
 
     def __format__(self, spec: str) -> str:
-        refuse(self, "formatting", f'dx.defer("{{}}".format)({self!r})')
+        form = f"{{:{spec}}}" if spec else "{}"
+        refuse(self, "formatting", f'dx.defer("{form}".format)({self!r})')
 
     def __str__(self) -> str:
         text = repr(self)

@@ -75,6 +75,20 @@ def is_library(frame: FrameType) -> bool:
     return module.startswith("jax.") or module == "inspect"
 
 
+def is_numpy(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("numpy.")
+
+
+def is_negated() -> bool:
+    """Whether the class body runs a `not`."""
+    frame = class_body()
+    if frame is None:
+        return False
+    following = frame.f_code.co_code[frame.f_lasti :: 2]
+    names = (name for code in following if (name := dis.opname[code]) not in ("CACHE", "TO_BOOL"))
+    return next(names, "") == "UNARY_NOT"
+
+
 def in_class_body(text: str) -> str:
     """An expression with the class whose body runs, if one does."""
     frame = class_body()
@@ -96,21 +110,27 @@ def _running_call(term: Term) -> str | None:
     instruction = _name_of_instruction(frame)
     if instruction.startswith("UNPACK"):
         return f"first, second = {text_of(term)}[0], {text_of(term)}[1]"
-    if not instruction.startswith("CALL"):
+    if not instruction.startswith(("CALL", "LIST_EXTEND")):
         return None
     line, last, start, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     source = linecache.getline(frame.f_code.co_filename, line or 0, frame.f_globals).encode()[start:end].decode()
+    source = source if line == last else ""
     function, _, arguments = source.partition("(")
-    if arguments and line == last:
-        if arguments.startswith("*"):
-            return f"{function}({arguments[1:]}"
+    text, is_list = text_of(term), hasattr(term, "_pytree__count")
+    if is_list and arguments.startswith("*"):
+        return f"{function}({arguments[1:]}"  # a call of a layer takes a list
+    if not is_list and instruction.startswith(("LIST_EXTEND", "CALL_FUNCTION_EX")):
+        two = f"{text}[0], {text}[1]"
+        return source.replace(f"*{text}", two) if f"*{text}" in source else f"{two}        # in place of *{text}"
+    if arguments:
         return None if function == "range" else f"dx.defer({function})({arguments}"
     called: Any = sys._getframe(1)
     while called.f_back is not frame:
         called = called.f_back
     if called.f_globals.get("__name__") != _OPERATORS:
         name = called.f_code.co_name
-        return f"dx.defer({name})(...)" if name.isidentifier() else None
+        module = "np." if is_numpy(called) else ""
+        return f"dx.defer({module}{name})(...)" if name.isidentifier() else None
     if called.f_code.co_name != "__bool__":
         return None
     operands = ", ".join(map(text_of, term._pytree__operands())) or text_of(term)

@@ -100,13 +100,18 @@ def text_of(value: object) -> str:
     if value.__class__ in CONTAINERS:
         return container_text(value, text_of)
     if isinstance(value, type):
-        return type_name(value)
+        return class_text(value)
     is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
     return getattr(value, "__name__", None) or (f"{_class_name(value)}(...)" if is_long else repr(value))
 
 
+def class_text(cls: type) -> str:
+    """A class as a program writes it."""
+    return f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
+
+
 def _class_name(value: object) -> str:
-    return type_name(type(value)).replace("ArrayImpl", "Array")
+    return class_text(type(value)).replace("ArrayImpl", "Array")
 
 
 def bare(value: Term, write: Write = text_of) -> str:

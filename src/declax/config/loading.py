@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import jax
 import numpy as np
 
-from declax._classes.construction import LOST_RECORD, init_var_of, is_recorded
+from declax._classes.construction import LOST_RECORD, arguments_now, is_recorded, refuse_loss
 from declax._classes.parts import is_init_var
 from declax._classes.pytree import Pytree
 from declax._classes.records import Record
@@ -285,8 +285,8 @@ def spec_of(model: M, /) -> Spec[M]:
 
     Raises:
       ConfigError: an argument is neither an attribute nor in the record (an object from `merge`, `jax.tree.map` or a
-        transform has no record), an argument is an array, or the model shares a Variable or part and building the
-        spec would not.
+        transform has no record), an argument is an array, a part without an annotation was assigned after construction,
+        or the model shares a Variable or part and building the spec would not.
       DepthError: the model is nested more than 100 levels deep.
 
     >>> import declax as dx
@@ -422,8 +422,12 @@ class _SpecExtractor:
 
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        fields = getattr(type(model), "__dataclass_fields__", {})
+        known = None
+        if fields and isinstance(model, Pytree):
+            refuse_loss(model, "spec_of", ConfigError, f"{self.name}.{path_text(path)}" if path else self.name)
+            known = arguments_now(model)
         record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
-        made: Mapping[str, Any] = {} if record is None else record.made_now(model.__dict__)
         if record is not None and not record.policy.is_empty:
             raise ConfigError(
                 f"{self.name}.{path_text(path)}" if path else self.name,
@@ -432,21 +436,19 @@ class _SpecExtractor:
                 fix="policy: dx.Policy = dx.field(default=dx.Policy())        # a field of the class",
             )
         for parameter in parameters:
-            if parameter.name in made:
-                if made[parameter.name] is not None:
-                    found[parameter.name] = made[parameter.name]
-                continue
-            field = getattr(type(model), "__dataclass_fields__", {}).get(parameter.name)
-            if field is not None and is_init_var(field):
-                value = init_var_of(model, field)
-            else:
-                value = getattr(model, parameter.name, MISSING)
+            name = parameter.name
+            is_used_up = name in fields and is_init_var(fields[name])
+            if known is not None and name in fields and name not in known and not is_used_up:
+                continue  # the constructor made it
+            value = MISSING if known is None else known.get(name, MISSING)
+            if value is MISSING and not is_used_up:
+                value = getattr(model, name, MISSING)
             if value is MISSING:
-                raise self._unknown(type(model), parameter.name, path)
-            if parameter.name == parameters.variadic:
+                raise self._unknown(type(model), name, path)
+            if name == parameters.variadic:
                 value = tuple(value)
             if value is not parameter.default:
-                found[parameter.name] = value
+                found[name] = value
         return found
 
     def _unknown(self, cls: type, name: str, path: KeyPath) -> ConfigError:

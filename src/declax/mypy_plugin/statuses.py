@@ -75,7 +75,7 @@ def _status_of_instance(typ: Instance, within: frozenset[Type]) -> str | None:
         return "data"
     if bases & _NUMBERS and "enum.Enum" not in bases:
         return _NUMBER
-    if bases & _STATIC or (typ.type.is_protocol and "__call__" in typ.type.names):
+    if bases & _STATIC:
         return "static"
     if not is_container(typ.type) or not typ.args:
         return None

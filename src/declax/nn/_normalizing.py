@@ -41,7 +41,7 @@ class Scaling(Module):
     axis_name: str | None = field(default=None)
     axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     scale: Param[jax.Array] | None = variable(

@@ -114,7 +114,7 @@ class PReLU(Module):
     _: KW_ONLY
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     negative_slope_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     negative_slope: Param[jax.Array] = _slope(negative_slope_init, param_dtype, negative_slope_metadata)
 

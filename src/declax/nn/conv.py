@@ -104,7 +104,7 @@ class Convolution(Module):
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=lecun_normal())
     bias_init: InitVar[Initializer] = field(default=zeros)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)

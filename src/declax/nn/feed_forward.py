@@ -76,7 +76,7 @@ class MLP(Module):
     precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)

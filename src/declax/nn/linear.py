@@ -72,7 +72,7 @@ class Linear(Module):
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
     dot_general: Callable[..., jax.Array] = field(default=lax.dot_general)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
@@ -141,7 +141,7 @@ class Embed(Module):
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     embedding_init: InitVar[Initializer] = field(default=default_embed_init)
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     embedding_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     embedding: Param[jax.Array] = variable(

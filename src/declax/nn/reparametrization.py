@@ -73,7 +73,7 @@ class WeightNorm(Module):
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     variable_filter: Filter = static(default=PathContains("kernel"))
-    promote_dtype: dtypes.PromoteDtype = field(default=dtypes.promote_dtype)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     scales: dict[Path, jax.Array] | None = data(default=None, init=False)
 

@@ -1,0 +1,229 @@
+"""Subclasses: the MRO decides on fields, parts and methods, and an override keeps the argument that it overrides."""
+
+import inspect
+from typing import Generic, Protocol, TypeVar
+
+import jax
+import pytest
+
+import declax as dx
+from declax import errors
+
+T = TypeVar("T")
+
+
+class Mixer(Protocol):
+    def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+@dx.dataclass
+class Base(dx.Module):
+    dim: int = dx.field(ge=1)
+    _: dx.KW_ONLY
+    size: int = dx.field(default=1)
+    plain: int = 1
+    scale_init: dx.InitVar[dx.initializers.Initializer] = dx.field(default=dx.initializers.ones)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, size, rngs=rngs)
+    mixer: Mixer = dx.field(default=dx.Linear(dim, size, rngs=rngs), help="mixes")
+    twice = 2 * size
+    scale: dx.Param[jax.Array] = dx.variable((size,), initializer=scale_init)
+
+    @dx.submodule
+    def names(self):
+        return ["Base"]
+
+
+@dx.dataclass
+class Left(Base):
+    left: int = dx.field(default=0)
+
+    @dx.submodule
+    def names(self):
+        return [*super().names, "Left"]
+
+
+@dx.dataclass
+class Right(Base):
+    _: dx.KW_ONLY
+    size: int = dx.field(default=2)
+    plain: int = 2
+    scale_init: dx.InitVar[dx.initializers.Initializer] = dx.field(default=dx.initializers.zeros)
+    up = dx.Sequential(Base.up, dx.relu)
+    mixer: Mixer = dx.Sequential(Base.mixer)
+    twice = 20 * size
+
+    @dx.submodule
+    def names(self, rngs: dx.Rngs):
+        return [*super().names, "Right"]
+
+
+@dx.dataclass
+class Both(Left, Right):
+    pass
+
+
+@dx.dataclass
+class Last(Both):
+    more = 3 * Both.twice
+
+
+def keys():
+    return dx.Rngs(0)
+
+
+@pytest.mark.parametrize("cls", [Both, Last])
+def test_a_field_that_two_bases_share_is_that_of_the_mro(cls):
+    both = cls(3, rngs=keys())
+    assert (both.size, both.plain, both.twice, float(both.scale[0])) == (2, 2, 40, 0.0)
+    assert type(both.up) is type(both.mixer) is dx.Sequential
+    assert both.names == ["Base", "Right", "Left"]
+    assert cls(3, size=4, left=1, mixer=dx.relu, rngs=keys()).twice == 80
+    assert list(inspect.signature(cls).parameters) == [*("dim", "left", "size", "plain", "scale_init", "rngs", "mixer")]
+    with pytest.raises(AttributeError, match="scale_init is an InitVar: only the constructor"):
+        both.scale_init  # it raises
+    assert cls.size is Right.size
+    with pytest.raises(errors.LayerError, match=r"dim: this value is out of bounds"):
+        cls(0, rngs=keys())
+
+
+def test_copies_and_specs_of_several_bases():
+    last = Last(3, rngs=keys())
+    assert last.more == 120
+    assert dx.spec_of(last) == dx.spec(Last, 3)
+    assert dx.replace(last, size=5, rngs=keys()).more == 300
+
+
+def test_two_bases_without_a_decorator():
+    class Plain(Left, Right):
+        pass
+
+    with pytest.raises(errors.FieldError, match=r"Plain\.size: the declarations of a class require the decorator") as e:
+        Plain(3, rngs=keys())
+    assert e.value.fix == "@dx.dataclass"
+
+    class Mixed(Left, Generic[T]):
+        pass
+
+    assert Mixed(3, rngs=keys()).size == 1
+
+
+@dx.dataclass
+class Rectified(Base):
+    mixer = dx.Sequential(Base.mixer, dx.relu)
+
+
+@dx.dataclass
+class Made(Base):
+    @dx.submodule
+    def mixer(self) -> dx.Sequential:
+        return dx.Sequential(lambda x: self.size * x)
+
+
+@pytest.mark.parametrize("cls", [Rectified, Made])
+def test_an_override_without_an_annotation_keeps_the_argument(cls):
+    assert type(cls(3, rngs=keys()).mixer) is dx.Sequential
+    given = dx.Linear(3, 3, rngs=keys())
+    model = cls(3, mixer=given, rngs=keys())
+    assert model.mixer is given
+    assert dx.replace(model, size=2, rngs=keys()).mixer is given
+    assert dx.spec_of(model).arguments["mixer"] == dx.spec(dx.Linear, 3, 3)
+    assert dx.spec_of(cls(3, rngs=keys())) == dx.spec(cls, 3)
+    assert inspect.signature(cls).parameters["mixer"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert cls.__dataclass_fields__["mixer"].metadata["declax"].notes.help == "mixes"
+    with pytest.raises(errors.ConstructionError, match=r"mixer: the given part is of the wrong class"):
+        cls(3, mixer="a", rngs=keys())
+
+
+def test_an_override_of_another_class_than_the_annotation():
+    @dx.dataclass
+    class Narrow(dx.Module):
+        dim: int = dx.field()
+        act: dx.Dropout = dx.Dropout(dim / 10)
+
+    with pytest.raises(errors.FieldError, match=r"Wide\.act: the declared part does not have the class") as caught:
+
+        @dx.dataclass
+        class Wide(Narrow):
+            act = dx.Sequential(Narrow.act)
+
+    assert caught.value.fix == "act: dx.Dropout | dx.Sequential = ..."
+
+
+def test_an_override_of_an_internal_part_stays_internal():
+    @dx.dataclass
+    class Sub(Base):
+        up = dx.Sequential(Base.up)
+
+    assert "up" not in inspect.signature(Sub).parameters
+
+
+def test_an_annotation_without_a_value_keeps_the_expression():
+    @dx.dataclass
+    class Sub(Right):
+        size: int
+
+    @dx.dataclass
+    class Last(Sub):
+        more = 10 * Sub.size
+
+    assert (Last(3, rngs=keys()).more, Last(3, size=4, rngs=keys()).more) == (20, 40)
+
+
+def test_an_override_that_reads_a_later_part():
+    with pytest.raises(errors.FieldError, match=r"Sub\.up: this part reads 'twice', which is made later") as caught:
+
+        @dx.dataclass
+        class Sub(Base):
+            up = dx.Sequential(dx.defer(lambda n: dx.Dropout(n / 10))(Base.twice))
+
+    assert caught.value.fix == "up_2 = ...        # a new name is made after those of the bases, and after twice"
+
+
+def test_a_literal_of_another_length():
+    @dx.dataclass
+    class Pair(dx.Module):
+        dim: int = dx.field()
+        layers = (dx.Dropout(dim / 10), dx.relu)
+        chain = dx.Sequential(*layers)
+
+    with pytest.raises(errors.FieldError, match=r"Three\.layers: the part 'chain' reads the items of") as caught:
+
+        @dx.dataclass
+        class Three(Pair):
+            layers = (dx.Dropout(Pair.dim / 10), dx.relu, dx.tanh)
+
+    assert (caught.value.expected, caught.value.got) == ("2 items", "3 items")
+
+    @dx.dataclass
+    class Repeated(Pair):
+        layers = dx.repeat(Pair.dim, dx.Dropout(Pair.dim / 10))
+
+    assert len(Repeated(2).chain.layers) == 2
+    with pytest.raises(errors.ConstructionError, match="read the items of this literal by their places"):
+        Repeated(3)
+
+    @dx.dataclass
+    class Again(Pair):
+        layers = (dx.Dropout(Pair.dim / 10), dx.relu, dx.tanh)
+        chain = dx.Sequential(*layers)
+
+    assert len(Again(2).chain.layers) == 3
+
+
+def test_a_base_that_was_defined_again():
+    def define():
+        @dx.dataclass
+        class Cell(dx.Module):
+            dim: int = dx.field()
+
+        return Cell
+
+    Old, New = define(), define()
+    with pytest.raises(errors.FieldError, match=r"not a base(.*\n)*.*was defined again since") as caught:
+
+        @dx.dataclass
+        class Sub(Old):
+            wide = 2 * New.dim
+
+    assert caught.value.fix == "define the bases again, in their order"
