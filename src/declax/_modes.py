@@ -157,15 +157,3 @@ def in_graph_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = inspect.signature(function).parameters
     flags = {name: True for name in ("graph", "graph_updates") if name in parameters}
     return functools.partial(function, **flags)
-
-
-__all__ = [
-    "Default",
-    "has_named_scopes",
-    "is_graph",
-    "is_graph_mode",
-    "is_on",
-    "set_graph_mode",
-    "set_graph_updates",
-    "set_named_scopes",
-]

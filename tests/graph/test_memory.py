@@ -295,3 +295,28 @@ def test_a_hundred_models_leave_nothing_behind():
             once()
         assert counts() == before
         assert len(gc.get_objects()) < objects + 100
+
+
+class Bound(dx.Module):
+    """Bound methods in static attributes, in metadata, and in a container."""
+
+    def __init__(self) -> None:
+        self.scale = dx.Param(jnp.ones(()), on_set_value=self.clip)
+        self.activation = self.forward
+        self.functions = [self.forward, jnp.tanh]
+
+    def clip(self, variable: Any, value: Any) -> Any:
+        return jnp.clip(value, 0.0, 1.0)
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale
+
+
+@pytest.mark.parametrize("use", [dx.split, dx.state, dx.clone, jax.tree.structure])
+def test_a_model_that_holds_its_own_methods_is_freed(use):
+    gc.collect()
+    before = counts()
+    refs = use_and_forget(Bound, use)
+    gc.collect()
+    assert alive(refs) == []
+    assert counts() == before

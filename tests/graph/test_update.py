@@ -406,11 +406,11 @@ def test_metadata_arrives_too():
 
 
 def test_one_structure_of_states_is_compared_once(monkeypatch):
-    from declax._graph import updating
+    from declax._state.definition import StateDef
 
     counted = []
-    fits = updating._kinds_fit
-    monkeypatch.setattr(updating, "_kinds_fit", lambda *args: counted.append(1) or fits(*args))
+    position = StateDef.position
+    monkeypatch.setattr(StateDef, "position", lambda *args: counted.append(1) or position(*args))
     model = model_of()
     model.only_in_this_test = dx.Param(1.0)  # or another test's structure would be known already
     part = dx.state(model, dx.Param)

@@ -116,6 +116,16 @@ def test_an_import_of_a_missing_name_gives_the_reason():
     assert not hasattr(dx, "deprecations")
 
 
+@pytest.mark.parametrize("name", ["deprecations", "proxy_caller", "reprlib", "tracers"])
+def test_an_import_of_a_module_that_only_the_peer_has(name):
+    pytest.importorskip(f"flax.nnx.{name}")
+    with pytest.raises(MissingNameError, match=f"module declax: it has no attribute '{name}'") as caught:
+        importlib.import_module(f"declax.{name}")
+    assert caught.value.why == ABSENT[name]
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'declax\.tracer'"):
+        importlib.import_module("declax.tracer")
+
+
 def test_an_import_of_a_name_that_nobody_has():
     with pytest.raises(ImportError, match="cannot import name 'Lineer' from 'declax'"):
         from declax import Lineer  # noqa: F401

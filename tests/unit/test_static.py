@@ -515,3 +515,45 @@ def test_exact_types_of_deep_and_endless_values():
     looped = Looped(None)
     object.__setattr__(looped, "x", looped)
     assert exact_types(looped)[0] is Looped
+
+
+class Named(dict):
+    """A dict with attributes, and with a constructor that takes others than a dict."""
+
+    def __init__(self, *, name="unnamed", **content):
+        super().__init__(content)
+        self.name = name
+
+
+class Tagged(list):
+    pass
+
+
+class OwnAttributes(dict):
+    """Its attributes are its content."""
+
+    def __init__(self, *args, **content):
+        super().__init__(*args, **content)
+        self.__dict__ = self
+
+
+def test_a_container_of_a_users_class_keeps_its_attributes():
+    named, tagged = Named(name="small", width=3), Tagged([1, [2]])
+    named.sizes, tagged.owner = [1, 2], named
+    made = thaw(freeze([named, tagged, OwnAttributes(a=1)]))
+    assert made == [named, tagged, OwnAttributes(a=1)]
+    assert [type(part) for part in made] == [Named, Tagged, OwnAttributes]
+    assert (made[0].name, made[0].sizes, made[1].owner.name, made[2].a) == ("small", [1, 2], "small", 1)
+    assert made[0].sizes is not named.sizes
+    before = freeze(named)
+    assert freeze(copy.deepcopy(named)) is before
+    named.sizes.append(3)
+    assert freeze(named) != before
+    assert pickle.loads(pickle.dumps(before)) is before
+
+
+def test_a_container_that_is_its_own_attribute():
+    named = Named()
+    named.parts = {"all": [named]}
+    with pytest.raises(errors.StatusError, match=r"config\['parts'\]\['all'\]\[0\]: a static container holds itself"):
+        freeze(named, "config")

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import threading
 import types
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
@@ -21,6 +19,7 @@ import jax
 import numpy as np
 
 from declax import errors
+from declax._fields.interning import Interned
 
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ class Frozen:
       extra: what else the type needs to be made again (the `maxlen` of a deque).
     """
 
-    __slots__ = ("__weakref__", "cls", "extra", "names", "parts")
+    __slots__ = ("__weakref__", "_content", "cls", "extra", "names", "parts")
 
     cls: type[Any]
     names: tuple[Any, ...] | None
@@ -115,13 +114,13 @@ class Frozen:
         if issubclass(of, set):
             content = frozenset((part, exact_types(part)) for part in parts)
         key = (cls, of, content, names, names and exact_types(names), extra)
-        with _table_lock:
-            found: Any = _table.get(key)
-            if found is None:
-                found = super().__new__(cls)
-                found.cls, found.parts, found.names, found.extra = of, parts, names, extra
-                _table[key] = found
-        return found  # type: ignore[no-any-return]  # its class is in the key
+
+        def make() -> Frozen:
+            made: Frozen = object.__new__(cls)
+            made.cls, made.parts, made.names, made.extra = of, parts, names, extra
+            return made
+
+        return _table.find_or_make(key, make)  # type: ignore[return-value]  # its class is in the key
 
     def __reduce__(self) -> tuple[Any, ...]:
         return freeze, (thaw(self),)
@@ -136,8 +135,7 @@ class Frozen:
         return repr(thaw(self))
 
 
-_table: Final[weakref.WeakValueDictionary[Hashable, Frozen]] = weakref.WeakValueDictionary()
-_table_lock: Final = threading.RLock()  # again by a finaliser that runs while it is held
+_table: Final[Interned[Frozen]] = Interned()
 
 
 class FrozenList(Frozen, Sequence[T]):
@@ -311,6 +309,9 @@ def is_fixed(value: Any) -> bool:
 
 def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
     """The names and parts of a value that is not fixed; None if its parts are unknown."""
+    if _has_attributes(value):
+        base = next(base for base in (dict, list, set) if isinstance(value, base))
+        return None, (base(value), dict(vars(value)))
     if isinstance(value, Mapping):
         return tuple(value), tuple(value.values())
     if isinstance(value, slice):
@@ -321,6 +322,16 @@ def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
         return None, (value.tobytes(),)
     attributes = attributes_of(value)
     return None if attributes is None else (tuple(attributes), tuple(attributes.values()))
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether a container of a user's class has attributes beside its content, other than the content itself."""
+    return (
+        isinstance(value, (dict, list, set))
+        and not isinstance(value, defaultdict)
+        and bool(getattr(value, "__dict__", None))
+        and vars(value) is not value
+    )
 
 
 # --- freeze and thaw ----------------------------------------------------------
@@ -344,6 +355,9 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
     return value if is_fixed(value) else _freeze(value, where)  # type: ignore[no-any-return]  # it has a hash
 
 
+_WITH_ATTRIBUTES: Final = "with attributes"
+"""Marks the snapshot of a container with attributes; its parts are the content and the attributes by name."""
+
 _EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set: Frozen(set, ())}
 
 
@@ -363,6 +377,8 @@ class _Opened:
 
     def place(self) -> str:
         """The part that is made now, as code behind the value."""
+        if _has_attributes(self.value):
+            return ""  # the content, or the attributes
         is_attribute = self.names is not None and not isinstance(self.value, Mapping)
         return f".{self.key()}" if is_attribute else f"[{self.key()!r}]"
 
@@ -444,6 +460,8 @@ def _snapshot(value: Any, names: tuple[Any, ...] | None, parts: Sequence[Any]) -
     cls = type(value)
     if cls is list:
         return FrozenList(parts)
+    if _has_attributes(value):
+        return Frozen(cls, parts, extra=_WITH_ATTRIBUTES)
     if isinstance(value, Mapping):
         return FrozenDict(zip(names or (), parts, strict=True), cls, getattr(value, "default_factory", None))
     if isinstance(value, deque):
@@ -477,6 +495,11 @@ def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any])
         return list(parts)
     if isinstance(frozen, Compared):
         return frozen.extra
+    if frozen.extra is _WITH_ATTRIBUTES:
+        content, attributes = parts
+        made = _container(cls, content)
+        vars(made).update(attributes)
+        return made
     if isinstance(frozen, FrozenDict):
         content = dict(zip(frozen, parts, strict=True))
         if issubclass(cls, defaultdict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
@@ -22,7 +22,7 @@ from declax._graph.unflattening import blueprint_of, build, build_slots
 from declax._graph.updating import checked_plain, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
-from declax._state.states import State, fill_state, like, make_state, register_state, split_leaves
+from declax._state.states import State, fill_state, make_state, register_state, show_variables, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.selection import is_trainable
@@ -168,18 +168,18 @@ def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     (2.0, 0.0)
     """
     refuse_state("split", node)
-    graphdef, definition, leaves = _read(node, graph)
+    graphdef, definition, leaves, _ = _read(node, graph)
     if not filters:
         return graphdef, make_state(definition, leaves)
     return graphdef, *split_leaves(definition, leaves, filters, "split", is_exhaustive=True)
 
 
-def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[Any]]:
-    """The GraphDef of a graph, and the definition and leaves of its State."""
+def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[Any], list[Any]]:
+    """The GraphDef of a graph, the definition and leaves of its State, and the Variable of each leaf or None."""
     if captured_calls:
         return read_without_captures(node, graph)
     binding = bind(node, graph)
-    return binding.graphdef, binding.graphdef.definition, list(binding.values())
+    return binding.graphdef, binding.graphdef.definition, list(binding.values()), binding.variables
 
 
 @overload
@@ -215,7 +215,7 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     >>> dx.merge(params, rest).mean.value
     0.0
     """
-    graphdef, definition, leaves = _read(node, graph)
+    graphdef, definition, leaves, _ = _read(node, graph)
     if not filters:
         return _make_graph_state(graphdef, definition, leaves)
     found = split_leaves(definition, leaves, filters, "unpack", is_exhaustive=True)
@@ -309,8 +309,8 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     """
     if isinstance(node, State):
         own: Any = node.filter(*filters) if filters else node
-        return _copy_states(own) if copy is not False and is_on("copy", copy) else own
-    graphdef, definition, leaves = _read(node, graph)
+        return deepcopy(own) if copy is not False and is_on("copy", copy) else own
+    graphdef, definition, leaves, _ = _read(node, graph)
     if filters:
         found = split_leaves(definition, leaves, filters, "state", is_exhaustive=False)
     else:
@@ -320,7 +320,46 @@ def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None
     return found if len(filters) > 1 else found[0]
 
 
-variables = state
+@overload
+def variables(node: N, /, *, graph: bool | None = None) -> State[N]: ...
+@overload
+def variables(node: N, a: Filter, /, *, graph: bool | None = None) -> State[N]: ...
+@overload
+def variables(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> Tuple2[State[N]]: ...
+@overload
+def variables(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None) -> Tuple3[State[N]]: ...
+@overload
+def variables(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
+def variables(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+    """The Variables of a graph by path, in a State that shows them: a write to one changes the graph.
+
+    `state` copies the values instead. An assignment to a path, as
+    ``variables["scale"] = ...``, replaces the entry and not the Variable. What
+    `State.map`, `State.merge`, `copy.copy` and JAX make of the State is a snapshot.
+
+    Args:
+      node: a model, or a container of models.
+      *filters: which leaves go into which State; leaves that no filter takes
+        are left out.
+      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The State, or one for each filter.
+
+    >>> import declax as dx
+    >>> m = dx.Module()
+    >>> m.scale = dx.Param(2.0)
+    >>> for path, variable in dx.variables(m, dx.Param).flat_state():
+    ...     variable.value = 3.0
+    >>> m.scale.value
+    3.0
+    """
+    whole: Any = node
+    if not isinstance(node, State):
+        _, definition, leaves, found = _read(node, graph)
+        values = [leaf if variable is None else variable for leaf, variable in zip(leaves, found, strict=True)]
+        whole = show_variables(definition, values)
+    return whole.filter(*filters) if filters else whole
 
 
 def graphdef(node: N, /, *, graph: bool | None = None) -> GraphDef[N]:
@@ -373,11 +412,12 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
     binding = bind(node, graph)
     leaves = list(binding.values())
     root: N
-    if has_new_variables:
-        leaves = copy_leaves(leaves, binding.graphdef) if has_new_arrays else _copy_mutable(leaves)
-        slots = build_slots(binding.graphdef, leaves)
-    else:
-        slots = build_slots(binding.graphdef, leaves, variables=binding.variables)
+    if has_new_arrays:
+        leaves = copy_leaves(leaves, binding.graphdef)
+    elif has_new_variables:  # which own what can be written to in place
+        refs: dict[int, Any] = {}
+        leaves = jax.tree.map(lambda leaf: leaf if _is_array_class(type(leaf)) else _copy_other(leaf, refs), leaves)
+    slots = build_slots(binding.graphdef, leaves, variables=None if has_new_variables else binding.variables)
     blueprint = blueprint_of(binding.graphdef)
     for original, slot in zip(binding.objects(), blueprint.indexed, strict=True):
         if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
@@ -417,12 +457,6 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
         check_depth(copied[place], f"leaf {place}" if paths is None else format_path(paths[place]))
         copied[place] = jax.tree.map(lambda leaf: _copy_other(leaf, refs), copied[place])
     return copied
-
-
-def _copy_mutable(leaves: Sequence[Any]) -> list[Any]:
-    """Leaves that own what can be written to in place; arrays of JAX are shared."""
-    refs: dict[int, Any] = {}
-    return jax.tree.map(lambda leaf: leaf if _is_array_class(type(leaf)) else _copy_other(leaf, refs), list(leaves))  # type: ignore[no-any-return]  # a list, as it came
 
 
 def _is_array_class(cls: type) -> bool:
@@ -472,14 +506,6 @@ def _are_in_one_place(arrays: list[Any]) -> bool:
     return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
 
 
-def _copy_states(states: Any) -> Any:
-    """A State, or a tuple of States, that owns its arrays."""
-    refs: dict[int, Any] = {}
-    given = states if isinstance(states, tuple) else (states,)
-    made = tuple([like(s, jax.tree.map(lambda leaf: _copy_other(leaf, refs), s.leaves)) for s in given])
-    return made if isinstance(states, tuple) else made[0]
-
-
 def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
     """A copy of a leaf that is not an array with a buffer; a shared ref stays shared."""
     if isinstance(leaf, np.ndarray):
@@ -495,14 +521,8 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
 # --- calls of split graphs ---------------------------------------------------------------
 
 
-class AccessStep(NamedTuple):
-    """One step of a chain: the name of an attribute, or an index."""
-
-    key: Any
-    is_attribute: bool
-
-    def __str__(self) -> str:
-        return f".{self.key}" if self.is_attribute else f"[{self.key!r}]"
+_Chain: TypeAlias = tuple[tuple[Any, bool], ...]
+"""The way to a method: names of attributes, which are True, and indexes."""
 
 
 class Caller(Generic[R]):
@@ -514,9 +534,9 @@ class Caller(Generic[R]):
     __slots__ = ("_caller__chain", "_caller__source")
 
     _caller__source: _CalledGraph[R]
-    _caller__chain: tuple[AccessStep, ...]
+    _caller__chain: _Chain
 
-    def __init__(self, source: _CalledGraph[R], chain: tuple[AccessStep, ...] = ()) -> None:
+    def __init__(self, source: _CalledGraph[R], chain: _Chain = ()) -> None:
         self._caller__source = source
         self._caller__chain = chain
 
@@ -527,10 +547,10 @@ class Caller(Generic[R]):
                 "special methods are not reached",
                 fix="graphdef.merge(state), and call it there",
             )
-        return Caller(self._caller__source, (*self._caller__chain, AccessStep(name, True)))
+        return Caller(self._caller__source, (*self._caller__chain, (name, True)))
 
     def __getitem__(self, key: Any) -> Caller[R]:
-        return Caller(self._caller__source, (*self._caller__chain, AccessStep(key, False)))
+        return Caller(self._caller__source, (*self._caller__chain, (key, False)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, R]:
         """Calls the method on a new graph; the result, and the graph after the call, split."""
@@ -576,8 +596,8 @@ class _CalledGraph(NamedTuple, Generic[R]):
         return graphdef, make_state(graphdef.definition, found.read())
 
 
-def _chain_text(chain: Sequence[AccessStep]) -> str:
-    return "".join(map(str, chain))
+def _chain_text(chain: _Chain) -> str:
+    return "".join(f".{key}" if is_attribute else f"[{key!r}]" for key, is_attribute in chain)
 
 
 @overload
@@ -642,7 +662,3 @@ def advise_param(node: Any, filter: object) -> str | None:
     plain = (path for path, value in state(node)._read_pairs() if isinstance(value, (jax.Array, np.ndarray)))
     path = next(plain, None)
     return f"self.{format_path(path)} = dx.Param(...)        # it is a plain array" if path else None
-
-
-__all__ = ["Caller", "GraphState", "PureState", "advise_param", "call", "clone", "graphdef", "merge", "refuse_state"]
-__all__ += ["split", "state", "unpack", "variables"]

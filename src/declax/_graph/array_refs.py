@@ -193,7 +193,7 @@ def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
         pairs = [(path, _array_of(v.raw_value) if isinstance(v, Variable) else v) for path, v in tree]
         return FlatState(pairs)  # type: ignore[return-value]  # N is FlatState here
     binding = bind(tree, graph)
-    graphdef = _without_kinds(binding.graphdef)
+    graphdef = GraphDef.of(tuple(map(_without_kind, binding.graphdef.tokens)))
     values = [
         leaf if box is None else _array_of(leaf) for leaf, box in zip(binding.read(), binding.variables, strict=True)
     ]
@@ -209,13 +209,8 @@ def _array_of(raw_value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[...] if is_array_ref(leaf) else leaf, raw_value)
 
 
-def _without_kinds(graphdef: GraphDef[Any]) -> GraphDef[Any]:
-    """The structure with plain States in place of States of Variables."""
-    tokens = tuple(map(_without_kind, graphdef.tokens))
-    return graphdef if tokens == graphdef.tokens else GraphDef.of(tokens)
-
-
 def _without_kind(token: Token) -> Token:
+    """The token of a plain State in place of that of a State of Variables."""
     if isinstance(token, int) or token[0] != CONTAINER or not isinstance(token[1], jax.tree_util.PyTreeDef):
         return token
     made_by = token[1].node_data()
@@ -322,16 +317,3 @@ def _check_duplicates(change: _LeafChange, places: Sequence[tuple[Path, Any]]) -
 def _block(paths: Sequence[Path]) -> str:
     slashed = ["/".join(map(str, path)) if 0 < len(path) <= _LISTED else format_path(path) for path in paths]
     return "".join([f"  {path}\n" for path in slashed]) + "  ---\n"
-
-
-__all__ = [
-    "ArrayRef",
-    "array_ref",
-    "as_pure",
-    "is_array_ref",
-    "pure",
-    "to_arrays",
-    "to_refs",
-    "vars_as",
-    "with_vars",
-]

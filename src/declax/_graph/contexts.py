@@ -11,17 +11,16 @@ Step 3 writes the outer index of each inner object into the GraphDef. That is st
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import count
 from types import FunctionType
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from declax import _jax
 from declax._filters import Filter
-from declax._graph.binding import bind, check_mode
-from declax._graph.flattening import GraphDef, walk
+from declax._graph.binding import Binding, bind, check_mode
+from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, known_objects
 from declax._graph.updating import join
@@ -82,13 +81,6 @@ class RefMap(MutableMapping[Any, int]):
 
     def __repr__(self) -> str:
         return f"RefMap({len(self)} objects)"
-
-    def _extend(self, values: Sequence[Any]) -> None:
-        """Gives new objects the next indexes."""
-        self._entries.update(zip(map(id, values), zip(values, count(len(self._entries)), strict=False), strict=False))
-
-    def _by_index(self) -> IndexMap:
-        return {index: value for value, index in self._entries.values()}
 
     def _in_order(self) -> list[Any]:
         """The objects by index; raises if the indexes are not 0, 1, 2, ..."""
@@ -160,28 +152,25 @@ def flatten(
     for name, indexes in (("ref_index", ref_index), ("ref_outer_index", ref_outer_index)):
         if not (indexes is None or isinstance(indexes, RefMap)):
             raise _wrong_map(name, indexes, "this argument maps objects to indexes", "dx.RefMap")
+    found: Walk | Binding
     if ref_index:
         known = ref_index._in_order()
         walked = walk(node, known=known)
         check_mode(walked.graphdef, graph)
-        graphdef, leaves, variables, objects = (
-            walked.graphdef,
-            walked.read(),
-            walked.variables,
-            walked.objects[len(known) :],
-        )
+        found, objects = walked, walked.objects[len(known) :]
     else:
-        binding = bind(node, graph)
-        graphdef, leaves, variables, objects = binding.graphdef, binding.read(), binding.variables, binding.objects()
+        found = bind(node, graph)
+        objects = found.objects()
+    graphdef, leaves = found.graphdef, found.read()
     if ref_outer_index is not None:
-        outer = tuple([ref_outer_index._entries.get(id(found), (None, -1))[1] for found in objects])
+        outer = tuple([ref_outer_index._entries.get(id(value), (None, -1))[1] for value in objects])
         leaves = _without_outer_refs(graphdef, leaves, outer)
         graphdef = GraphDef.of(graphdef.tokens, None, graphdef.base, outer)
     if ref_index is not None:
-        ref_index._extend(objects)
+        ref_index._entries.update((id(value), (value, i)) for i, value in enumerate(objects, len(ref_index)))
     if not is_with_paths:
         return graphdef, leaves
-    values = [leaf if found is None else found for leaf, found in zip(leaves, variables, strict=True)]
+    values = [leaf if own is None else own for leaf, own in zip(leaves, found.variables, strict=True)]
     return graphdef, FlatState.from_sorted_keys_values(graphdef.definition.paths, values)
 
 
@@ -354,7 +343,7 @@ class UpdateContext:
     def _set_outer(self, indexes: RefMap | None) -> None:
         """Ends step 1; None ends step 4."""
         self.outer_ref_outer_index = indexes
-        self.outer_index_outer_ref = None if indexes is None else indexes._by_index()
+        self.outer_index_outer_ref = None if indexes is None else {i: found for found, i in indexes.items()}
         self._outer_trace = None if indexes is None else _jax.current_trace()
 
     def _set_inner(self, objects: IndexMap | None) -> None:
@@ -538,28 +527,19 @@ class MergeContext:
         leaves, metadata = join(graphdef, (state, *states))
         is_inner = self._outer is None
         if self.ctxtag is not None and (graphdef.outer is None) is not is_inner:
-            raise _of_another_step(self.ctxtag, is_inner=is_inner)
+            step, source = ("step 2", "step 1") if is_inner else ("step 4", "step 3")
+            raise GraphError(
+                f"merge_context({self.ctxtag!r}, inner={is_inner})",
+                f"{step} takes what {source} split, and this GraphDef comes from elsewhere",
+                why="only step 3 says which outer object each one is",
+                fix=f"dx.merge_context({self.ctxtag!r}, inner={not is_inner})   # for one of the other step",
+            )
         root: N = _unflatten(graphdef, leaves, metadata, None, self._objects, self._outer)
         return root
 
 
 def _ended(name: str, call: str) -> GraphError:
     return GraphError(name, "the context is used outside of its block", fix=f"with dx.{name}() as ctx:\n    {call}")
-
-
-def _of_another_step(tag: Hashable, *, is_inner: bool) -> GraphError:
-    if is_inner:
-        return GraphError(
-            f"merge_context({tag!r}, inner=True)",
-            "step 2 takes what step 1 split, and this GraphDef comes from step 3",
-            fix=f"dx.merge_context({tag!r}, inner=False)",
-        )
-    return GraphError(
-        f"merge_context({tag!r}, inner=False)",
-        "step 4 takes what step 3 split, and this GraphDef does not come from there",
-        why="only step 3 says which outer object each one is",
-        fix=f"with dx.split_context({tag!r}) as ctx:   # inside, after the changes\n    return ctx.split(model)",
-    )
 
 
 @contextmanager
@@ -599,7 +579,8 @@ def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, Non
         ctx._indexes = ctx._inner = None
 
 
-def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> AbstractContextManager[MergeContext]:
+@contextmanager
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Generator[MergeContext, None, None]:
     """Merges several graphs that share objects, in the block of a ``with``; see `split_context`.
 
     Args:
@@ -608,7 +589,7 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
       inner: True for step 2, False for step 4; needed with a tag.
 
     Raises:
-      GraphError: for a tag without `inner`; on entering: no active update
+      GraphError: on entering: a tag comes without `inner`, no active update
         context has the tag, or step 1 is not done.
 
     >>> import declax as dx
@@ -627,11 +608,7 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             expected="inner=True inside of the transform (step 2), inner=False outside (step 4)",
             fix=f"dx.merge_context({ctxtag!r}, inner=True)",
         )
-    return _merging(ctxtag, inner is None or is_on("inner", inner))
-
-
-@contextmanager
-def _merging(ctxtag: Hashable | None, is_inner: bool) -> Generator[MergeContext, None, None]:
+    is_inner = inner is None or is_on("inner", inner)
     update = None if ctxtag is None else current_update_context(ctxtag)
     ctx = MergeContext(ctxtag, None if update is None else update._begin_merge(inner=is_inner))
     try:

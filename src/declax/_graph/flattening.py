@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from operator import attrgetter, is_, itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeAlias
-from weakref import WeakValueDictionary
 
 import jax
 from typing_extensions import TypeVar
 
 from declax._classes.pytree import Pytree, resettle, writes_by_itself
+from declax._fields.interning import Interned
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._state.definition import StateDef
@@ -93,6 +92,7 @@ class GraphDef(Generic[N]):
     __slots__ = (
         "__weakref__",
         "_blueprint",
+        "_content",
         "_definition",
         "_joins",
         "_shared",
@@ -102,8 +102,7 @@ class GraphDef(Generic[N]):
         "outer",
         "tokens",
     )
-    _interned: ClassVar[WeakValueDictionary[Any, GraphDef[Any]]] = WeakValueDictionary()
-    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _interned: ClassVar[Interned[GraphDef[Any]]] = Interned()
     _merge: ClassVar[Callable[..., Any]]
     """The function `merge`, whose module sets it here."""
     _call: ClassVar[Callable[..., Any]]
@@ -134,20 +133,20 @@ class GraphDef(Generic[N]):
         """The one GraphDef with these tokens, and with `types_of` those tokens that have types, in order."""
         if types is None:
             types = tuple(found for found in map(types_of, tokens) if found is not None)
-        key = (tokens, types, base, outer)  # 1, True and 1.0 are equal, but not the same
-        with GraphDef._lock:
-            found = GraphDef._interned.get(key)
-            if found is None:
-                found = object.__new__(GraphDef)
-                found.tokens = tokens
-                found.num_leaves = sum([not isinstance(t, int) and t[0] <= LEAF for t in tokens])
-                found.base, found.outer = base, outer
-                found.copied = []
-                found._shared = False
-                found._definition = found._blueprint = None
-                found._joins = {}
-                GraphDef._interned[key] = found
-        return found
+
+        def make() -> GraphDef[Any]:
+            made: GraphDef[Any] = object.__new__(GraphDef)
+            made.tokens = tokens
+            made.num_leaves = sum([not isinstance(t, int) and t[0] <= LEAF for t in tokens])
+            made.base, made.outer = base, outer
+            made.copied = []
+            made._shared = False
+            made._definition = made._blueprint = None
+            made._joins = {}
+            return made
+
+        # 1, True and 1.0 are equal, but not the same
+        return GraphDef._interned.find_or_make((tokens, types, base, outer), make)
 
     @property
     def shared(self) -> tuple[Path | None, Path] | None:

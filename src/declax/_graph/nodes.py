@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.annotations import caches_by_type, is_data_class
+from declax._state.definition import are_sortable
 from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._tree.layout import INTERNAL_KEYS
@@ -112,9 +113,16 @@ def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...
     if cls is dict and all(key.__class__ is str for key in value):
         keys = tuple(sorted(value))
         return keys, tuple(value[k] for k in keys), (dict, tuple(value))
-    if isinstance(value, dict) and not _has_sortable_keys(value):
+    if cls in _CONTAINERS and not are_sortable(value):  # of a dict; JAX keeps the order of an OrderedDict
         if is_data:
-            raise _unsortable(value)
+            shown = ", ".join(map(repr, list(value)[:6])) + (", ..." if len(value) > 6 else "")
+            raise StatusError(
+                f"a {type_name(type(value))} with the keys {shown}",
+                "the keys of a dict that holds data cannot be sorted",
+                expected="keys of one type",
+                why="JAX flattens dicts in the order of their sorted keys",
+                fix="{str(key): value for key, value in content.items()}",
+            )
         return tuple(value), tuple(value.values()), (cls, tuple(value), getattr(value, "default_factory", None))
     node = FlatForm(value) if isinstance(value, State) else value
     pairs, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
@@ -132,28 +140,6 @@ def close_container(how: Any, keys: tuple[Any, ...], children: Sequence[Any]) ->
         content = {key: by_key[key] for key in how[1]}
         return content if how[0] is dict else defaultdict(how[2], content)
     return jax.tree_util.tree_unflatten(how, children)
-
-
-def _has_sortable_keys(value: dict[Any, Any]) -> bool:
-    """Whether JAX can open a dict; it keeps the order of an OrderedDict."""
-    if value.__class__ not in _CONTAINERS:
-        return True
-    try:
-        sorted(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _unsortable(value: dict[Any, Any]) -> StatusError:
-    shown = ", ".join(map(repr, list(value)[:6])) + (", ..." if len(value) > 6 else "")
-    return StatusError(
-        f"a {type_name(type(value))} with the keys {shown}",
-        "the keys of a dict that holds data cannot be sorted",
-        expected="keys of one type",
-        why="JAX flattens dicts in the order of their sorted keys",
-        fix="{str(key): value for key, value in content.items()}",
-    )
 
 
 def put_in_container(holder: Any, key: Any, value: Any) -> None:

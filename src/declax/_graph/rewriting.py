@@ -296,7 +296,13 @@ class _Rewriting:
         result = self._call(path, frame.made)
         cycle = self._cycles.get(id(frame.value))
         if cycle is not None and result is not frame.made:
-            raise _cycle_is_replaced(path, cycle, result)
+            raise GraphError(
+                format_path(path),
+                "a node that holds itself cannot be replaced by recursive_map",
+                expected="the node that the function got",
+                got=f"{describe(result)}, for the node at {format_path(path)}, which is also at {format_path(cycle)}",
+                why="its children were made before it, and refer to it already",
+            )
         self._results[id(frame.value)] = (frame.value, result)
         del self._open[id(frame.value)]
         return result
@@ -325,16 +331,3 @@ def _put(made: Any, name: Any, result: Any, path: Path) -> None:
         ) from error
     set_layout(made, layout)
     made.__dict__[name] = value
-
-
-def _cycle_is_replaced(path: Path, cycle: Path, result: Any) -> GraphError:
-    return GraphError(
-        format_path(path),
-        "a node that holds itself cannot be replaced by recursive_map",
-        expected="the node that the function got",
-        got=f"{describe(result)}, for the node at {format_path(path)}, which is also at {format_path(cycle)}",
-        why="its children were made before it, and refer to it already",
-    )
-
-
-__all__ = ["map", "recursive_map"]

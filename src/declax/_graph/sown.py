@@ -52,11 +52,12 @@ def graph_without_sown(roots: Any, objects: Sequence[Any]) -> tuple[GraphDef[Any
 
 
 class Reading(NamedTuple):
-    """A graph without its captures, and the definition and leaves of a State that refers to them."""
+    """A graph without its captures; the definition and leaves of a State that refers to them; the Variables."""
 
     graphdef: GraphDef[Any]
     definition: StateDef
     leaves: list[Any]
+    variables: list[Any]
 
 
 def read_without_captures(node: Any, graph: bool | None) -> Reading:
@@ -72,7 +73,8 @@ def read_without_captures(node: Any, graph: bool | None) -> Reading:
     definition = own.graphdef.definition
     kinds = [(captures.__kinds__[0], Metadata.EMPTY) for _, captures in found.values()]
     both = StateDef.of((*definition.paths, *found), (*definition.leaf_defs, *kinds))
-    return Reading(own.graphdef, both, [*own.read(), *(captures for _, captures in found.values())])
+    leaves = [*own.read(), *(captures for _, captures in found.values())]
+    return Reading(own.graphdef, both, leaves, [*own.variables, *([None] * len(found))])
 
 
 def take_captures(states: Sequence[Any]) -> tuple[tuple[State[Any], ...], dict[Path, Any]]:

@@ -448,11 +448,10 @@ def same_content(a: Any, b: Any) -> bool:
             if keys_x != keys_y or how_x != how_y:
                 return False
             pairs.extend(zip(children_x, children_y, strict=True))
-        elif kind is not Kind.STATIC or not _same_static(freeze(x), freeze(y)):
+        elif kind is not Kind.STATIC:
             return False
+        else:
+            a, b = freeze(x), freeze(y)
+            if not (a == b and exact_types(a) == exact_types(b)):  # neither 1 and True nor 0.0 and -0.0
+                return False
     return True
-
-
-def _same_static(a: Any, b: Any) -> bool:
-    """Whether two snapshots are equal, and neither 1 and True nor 0.0 and -0.0."""
-    return bool(a == b) and exact_types(a) == exact_types(b)

@@ -373,20 +373,17 @@ def fit_of(graph: StateDef, given: StateDef) -> Fit:
         faults: list[ValueMismatch] = []
         for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
             position = graph.position(path)
+            own = None if position is None else graph.leaf_defs[position]
             if position is None:
                 faults.append(ValueMismatch(path, graph.why_missing(path), ""))
-            elif not _kinds_fit(graph.leaf_defs[position], leaf_def):
-                faults.append(ValueMismatch(path, _kind(graph.leaf_defs[position]), _kind(leaf_def)))
+            elif leaf_def is not None and (own is None or own[0] is not leaf_def[0]):
+                faults.append(ValueMismatch(path, _kind(own), _kind(leaf_def)))
             else:
                 positions[index] = position
         is_whole = not faults and [*positions.values()] == [*range(len(graph.paths))]
         keeps = all(given.leaf_defs[i] in (None, graph.leaf_defs[p]) for i, p in positions.items())
         found = graph.fits[given] = Fit(positions, faults, is_whole, keeps)
     return found
-
-
-def _kinds_fit(graph: LeafDef, given: LeafDef) -> bool:
-    return given is None or graph is given or (graph is not None and graph[0] is given[0])
 
 
 def _kind(leaf_def: LeafDef) -> str:
@@ -396,7 +393,11 @@ def _kind(leaf_def: LeafDef) -> str:
 def _misfit(before: Any, after: Any) -> str | None:
     """The value that is expected in place of another one; None where the new one fits."""
     if kind_of(before) is Kind.CONTAINER:
-        return _misfit_of_trees(before, after)
+        tree: Any = jax.tree.structure(before)
+        if kind_of(after) is not Kind.CONTAINER or tree != jax.tree.structure(after):
+            return f"a tree {tree}".replace("PyTreeDef", "")
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        return next((f"{misfit} inside" for a, b in pairs if (misfit := _misfit(a, b))), None)
     shape = _shape_of(before)
     if shape is None:  # another kind of object, or nothing yet
         return None
@@ -409,14 +410,6 @@ def _misfit(before: Any, after: Any) -> str | None:
     if _is_key(before) != _is_key(after):
         return "keys of random numbers" if _is_key(before) else f"an array of {getattr(before, 'dtype', 'numbers')}"
     return None
-
-
-def _misfit_of_trees(before: Any, after: Any) -> str | None:
-    tree: Any = jax.tree.structure(before)
-    if kind_of(after) is not Kind.CONTAINER or tree != jax.tree.structure(after):
-        return f"a tree {tree}".replace("PyTreeDef", "")
-    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-    return next((f"{misfit} inside" for a, b in pairs if (misfit := _misfit(a, b))), None)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -503,16 +496,3 @@ def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
     if mismatches:
         raise mismatch_error("merge", mismatches)
     return checked
-
-
-__all__ = [
-    "Fit",
-    "UpdateReport",
-    "ValueMismatch",
-    "checked_plain",
-    "fit_of",
-    "join",
-    "mismatch_error",
-    "place_of",
-    "update",
-]

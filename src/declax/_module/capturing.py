@@ -328,6 +328,3 @@ def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
 def _is_sowable(output: Any) -> bool:
     leaves = jax.tree.leaves(output, is_leaf=lambda value: isinstance(value, (Variable, Pytree)))
     return all(isinstance(leaf, Variable) or kind_of(leaf) is Kind.LEAF or is_number(leaf) for leaf in leaves)
-
-
-__all__ = ["capture"]

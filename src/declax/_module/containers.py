@@ -418,7 +418,7 @@ class Sequential(Module, Generic[P, R]):
           The result of the last layer; without layers, the arguments, of which a single one stands alone.
         """
         if not len(self.layers):
-            return _returned(args, kwargs)
+            return (args[0] if len(args) == 1 else args) if args else kwargs or None
         output: Any = None
         for index, layer in enumerate(self.layers):
             if index:
@@ -444,13 +444,6 @@ class Sequential(Module, Generic[P, R]):
 
 
 Sequence = Sequential
-
-
-def _returned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments as a layer would return them."""
-    if args:
-        return args[0] if len(args) == 1 else args
-    return kwargs or None
 
 
 def _as_arguments(output: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

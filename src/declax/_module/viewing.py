@@ -208,6 +208,3 @@ def _as_declared(parameter: inspect.Parameter) -> str:
         annotation = parameter.annotation
         text += f": {annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)}"
     return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
-
-
-__all__ = ["view", "view_info", "with_attributes"]

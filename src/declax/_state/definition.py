@@ -5,7 +5,6 @@ Functions of a definition and a list of leaves: filters, equality, nested dicts.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +12,11 @@ from functools import cached_property
 from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any, ClassVar, Final
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import jax
 
+from declax._fields.interning import Interned
 from declax._fields.snapshots import exact_types
 from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, matches_kind, predicates_of
 from declax._jax import current_trace
@@ -66,8 +66,7 @@ class StateDef:
       leaf_defs: kind and metadata of each leaf.
     """
 
-    _interned: ClassVar[WeakValueDictionary[Any, StateDef]] = WeakValueDictionary()
-    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _interned: ClassVar[Interned[StateDef]] = Interned()
 
     paths: tuple[Path, ...]
     leaf_defs: tuple[LeafDef, ...]
@@ -82,16 +81,15 @@ class StateDef:
     @staticmethod
     def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
         """The definition with these paths and kinds; always the same object."""
-        key = (paths, leaf_defs)
-        with StateDef._lock:
-            found = StateDef._interned.get(key)
-            if found is None:
-                found = object.__new__(StateDef)
-                found.paths, found.leaf_defs = key
-                found.nesting, found.groups, found._subs = None, {}, {}
-                found.fits = WeakKeyDictionary()
-                StateDef._interned[key] = found
-        return found
+
+        def make() -> StateDef:
+            made = object.__new__(StateDef)
+            made.paths, made.leaf_defs = paths, leaf_defs
+            made.nesting, made.groups, made._subs = None, {}, {}
+            made.fits = WeakKeyDictionary()
+            return made
+
+        return StateDef._interned.find_or_make((paths, leaf_defs), make)
 
     def __repr__(self) -> str:
         return f"StateDef({len(self.paths)} leaves)"
@@ -115,7 +113,15 @@ class StateDef:
         """The positions of the leaves in nested dicts by key; raises for paths that contradict each other."""
         tree: Tree = {}
         for position, path in enumerate(self.paths):
-            _insert(tree, path, position)
+            *parents, last = path or ((),)
+            node = tree
+            for depth, key in enumerate(parents, 1):
+                node = node.setdefault(key, {})
+                if not isinstance(node, dict):
+                    raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[:depth])}")
+            if last in node:
+                raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
+            node[last] = position
         return tree
 
     @cached_property
@@ -179,17 +185,6 @@ class StateDef:
                 return no_such_path(key, node if isinstance(node, dict) else {})
             node = node[key]
         return f"this is not a leaf but a node with {names_of(node)}"
-
-
-def _insert(tree: Tree, path: Path, position: int) -> None:
-    *parents, last = path or ((),)
-    for depth, key in enumerate(parents, 1):
-        tree = tree.setdefault(key, {})
-        if not isinstance(tree, dict):
-            raise GraphError(format_path(path), f"a path goes through the leaf at {format_path(path[:depth])}")
-    if last in tree:
-        raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
-    tree[last] = position
 
 
 def are_sortable(keys: Iterable[Any]) -> bool:

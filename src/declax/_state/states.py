@@ -37,7 +37,7 @@ from declax._state.definition import (
     values_of,
 )
 from declax._state.tree import OuterKeys, children_of, pair_from
-from declax._state.views import Kept, View
+from declax._state.views import Kept, Live, View
 from declax._tree import epoch, rendering
 from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable, _set_metadata, _set_trace, new_variable, set_raw
@@ -116,7 +116,7 @@ class Splits(Generic[S]):
 class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
-    A State is a snapshot of a model. Reading a path gives a view: a nested
+    A State is a snapshot of a model, except that of `variables`. Reading a path gives a view: a nested
     State, or a Variable that writes into the State. As a pytree it is nested
     dicts with a read-only Variable over each value of a Variable. It is written
     at the trace level at which it was made, and read anywhere.
@@ -141,9 +141,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
     _pair: tuple[StateDef, list[Any]]
-    """Another tuple after each write; `__getattr__` computes that of a nested view."""
-    _rest: Kept | View | None
-    """The cache of a State, if any; for a nested view, its place."""
+    """Another tuple after each write; `__getattr__` computes that of a view."""
+    _rest: Kept | View | Live | None
+    """The cache of a State, if any; for a view of another State or of a model, its place."""
     _trace: Any
     """The mark of the trace that may write; a nested view has that of its root."""
 
@@ -292,6 +292,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         definition, leaves = self._pair
         position = definition.position(path)
         assert position is not None  # the caller has found it
+        if isinstance(self._rest, Live):
+            return self._rest.values[position]
         leaf_def = definition.leaf_defs[position]
         if leaf_def is None:
             return leaves[position]
@@ -304,6 +306,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
     def _values(self) -> list[Any]:
         """The value of each leaf, in order; Variables write into the State."""
         root, prefix = self._root()
+        if isinstance(root._rest, Live):
+            return [root._rest.values[i] for i in root.definition.sub(prefix)[1]]
         definition, leaves = self._pair
         add_view = root._kept().add_view
         places = zip(definition.paths, definition.leaf_defs, values_of(definition, leaves), strict=True)
@@ -318,6 +322,8 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return kept
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_pair" and isinstance(self._rest, Live):
+            return self._rest.pair()
         if name == "_pair" and isinstance(self._rest, View):
             definition, leaves = self._rest.root._pair
             own, positions = definition.sub(self._rest.path)
@@ -355,8 +361,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         root, prefix = self._root()
         path = (*prefix, key)
         check_trace(root._trace, path, value)
-        view = value._trace if isinstance(value, Variable) else None
-        if isinstance(view, View) and view.root is root and view.path == path:
+        if isinstance(value, Variable) and self.get(key) is value:
             return  # the view that is there: `state.bias += 1` has written to it
         entries = _entries_of(value, path)
         if len(entries) == 1 and entries[0][0] == path and isinstance(self._tree().get(key), int):
@@ -367,6 +372,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     def _put(self, path: Path, leaf: Any, leaf_def: LeafDef) -> None:
         """Writes a leaf of a root, and its view if there is one."""
+        if isinstance(self._rest, Live):
+            self._rest.replace(path, [(path, leaf, leaf_def)])
+            return
         definition, leaves = self._pair
         position = definition.position(path)
         if position is None:
@@ -388,6 +396,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
 
     def _replace_below(self, path: Path, entries: list[Entry]) -> None:
         """Replaces the leaves of a root at a path and below it by others."""
+        if isinstance(self._rest, Live):
+            self._rest.replace(path, entries)
+            return
         new = {entry[0]: entry for entry in entries}
         found = [new.pop(e[0], e) for e in _entries_of(self, ()) if e[0] in new or e[0][: len(path)] != path]
         pair = sorted_pair([*found, *new.values()], is_sorted=not new)
@@ -444,6 +455,10 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return make_state(definition.select(positions), [leaves[i] for i in positions])
 
     def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[M], ...]:
+        if isinstance(self._root()[0]._rest, Live):
+            values = self._values()
+            groups = groups_of(*self._pair, filters, where, is_exhaustive=is_exhaustive)
+            return tuple(show_variables(sub, [values[i] for i in positions]) for sub, positions in groups)
         return split_leaves(*self._pair, filters, where, is_exhaustive=is_exhaustive)
 
     @staticmethod
@@ -630,6 +645,14 @@ def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
     return state
 
 
+def show_variables(definition: StateDef, values: list[Any]) -> State[Any]:
+    """The State that shows these Variables themselves, and other leaves."""
+    state: State[Any] = _new(State)
+    _set_rest(state, Live(definition, values))
+    _set_state_trace(state, _trace_state.value)
+    return state
+
+
 def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
     """Initializes a State with these leaves, whose list it takes over."""
     _set_pair(state, (definition, leaves))
@@ -699,7 +722,7 @@ def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
 def _shown(state: State[Any]) -> tuple[tuple[Any, ...], Any]:
     """The children of a State and their keys; kept until the next write."""
     pair = state._pair
-    if isinstance(state._rest, View):
+    if isinstance(state._rest, (View, Live)):
         return children_of(*pair)
     kept = state._kept()
     known, found = kept.shown
@@ -743,14 +766,10 @@ def register_state(cls: type[State[Any]]) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
-def _flatten_flat_with_keys(flat: FlatState) -> tuple[list[tuple[Any, Any]], tuple[Path, ...]]:
-    return list(zip(map(DictKey, flat.paths), flat.leaves, strict=True)), flat.paths
-
-
 register_state(State)
 jax.tree_util.register_pytree_with_keys(
     FlatState,
-    _flatten_flat_with_keys,
+    lambda flat: (list(zip(map(DictKey, flat.paths), flat.leaves, strict=True)), flat.paths),
     lambda paths, leaves: FlatState.from_sorted_keys_values(paths, list(leaves)),
     lambda flat: (flat.leaves, flat.paths),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from declax import _jax
-from declax._state.definition import check_trace
+from declax._state.definition import Entry, StateDef, check_trace, leaf_def_of, raw_of, sorted_pair
 from declax._tree.read_only import WritesThrough
 from declax._typing import Path
 from declax._variables.variable import Variable, _set_trace, new_variable
@@ -51,6 +51,34 @@ class View(WritesThrough):
             f"this shows {format_path(self.path)} of a State, which would not see the change",
             fix="variable.copy()      # an independent Variable, for the model",
         )
+
+
+class Live:
+    """The place of a State of `variables`: it shows the Variables of a model, and its other leaves."""
+
+    __slots__ = ("definition", "values")
+
+    def __init__(self, definition: StateDef, values: list[Any]) -> None:
+        self.definition = definition
+        self.values = values
+
+    def pair(self) -> tuple[StateDef, list[Any]]:
+        """The definition and the leaves as they are now."""
+        leaf_defs = tuple(map(leaf_def_of, self.values))
+        if leaf_defs != self.definition.leaf_defs:  # metadata has changed
+            self.definition = StateDef.of(self.definition.paths, leaf_defs)
+        return self.definition, list(map(raw_of, self.values))
+
+    def replace(self, path: Path, entries: list[Entry]) -> None:
+        """Shows other leaves at a path and below it; the model keeps its Variables."""
+        known = dict(zip(self.definition.paths, self.values, strict=True))
+        new = {
+            place: leaf if kind is None else new_variable(kind[0], leaf, kind[1], _trace_state.value)
+            for place, leaf, kind in entries
+        }
+        shown = {place: value for place, value in known.items() if place in new or place[: len(path)] != path} | new
+        pairs = [(place, value, leaf_def_of(value)) for place, value in shown.items()]
+        self.definition, self.values = sorted_pair(pairs, is_sorted=new.keys() <= known.keys())
 
 
 class Kept:

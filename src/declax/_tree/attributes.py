@@ -57,7 +57,11 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
         if is_data_descriptor(type(self), name):
             return True, value, layout
         if name in self._pytree__reserved:
-            raise _hides_method(self, name)
+            raise FieldError(
+                f"{type_name(type(self))}.{name}",
+                f"an attribute named {name!r} hides a method of its base class",
+                fix=f"self.{name}_ = ...",
+            )
     if isinstance(value, Unmade):
         check_unmade(self, name, value)
         return False, value, layout
@@ -189,15 +193,6 @@ def never_made(self: Any, name: str) -> ConstructionError:
         "a declared member was never made",
         why="the generated constructor makes it, but the class defines `__init__`",
         fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
-    )
-
-
-def _hides_method(self: Any, name: str) -> FieldError:
-    cls = type_name(type(self))
-    return FieldError(
-        f"{cls}.{name}",
-        f"an attribute named {name!r} hides a method of its base class",
-        fix=f"self.{name}_ = ...",
     )
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from declax import _jax
 from declax._fields.expressions import Declaration
+from declax._fields.interning import Interned
 from declax._fields.snapshots import freeze, thaw
 from declax._fields.specifiers import Status, Tagged
 from declax._tree.codegen import compile_functions
@@ -82,11 +83,10 @@ class Layout:
       unflatten: the generated function from statics and children to an instance.
     """
 
-    _interned: ClassVar[dict[tuple[type, int], list[_Entry]]] = {}
-    """The layouts that are alive, by class and hash; mostly one under each."""
+    _interned: ClassVar[Interned[Layout]] = Interned()
+    """The layouts by class, whether they are closed, and statuses."""
     _deviants: ClassVar[weakref.WeakKeyDictionary[type, list[bool]]] = weakref.WeakKeyDictionary()
     """For each class a list that is not empty once there was a deviant."""
-    _lock: ClassVar[threading.RLock] = threading.RLock()  # again by a finaliser that runs while it is held
 
     cls: type
     statuses: Mapping[Name, Status]
@@ -124,19 +124,14 @@ class Layout:
         owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool = False
     ) -> Layout:
         """The layout with these statuses, whose hash is put together from those of the single names."""
-        with Layout._lock:
-            found = _find(owner, statuses, mixed, is_closed)
-            if found is None:
-                made = Layout._make(owner, statuses, mixed, length, is_closed)
-                entry = _Entry(made, _forget)
-                entry.key = owner, mixed
-                # making it may have run a finaliser that made the same one
-                found = _find(owner, statuses, mixed, is_closed)
-                if found is None:
-                    Layout._interned.setdefault(entry.key, []).append(entry)
-                    found = made
-                    made._keep()
-        return found
+
+        def make() -> Layout:
+            return Layout._make(owner, statuses, mixed, length, is_closed)
+
+        hashed = hash((owner, mixed))
+        # an instance that deviated and came back has the layout of its class again
+        found = Layout._interned.find((owner, True, statuses), hashed)
+        return found or Layout._interned.find_or_make((owner, is_closed, statuses), make, hashed)
 
     @staticmethod
     def _make(owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool) -> Layout:
@@ -152,6 +147,7 @@ class Layout:
         root: Layout | None = owner.__dict__.get(LAYOUT_KEY)
         if not is_closed and (root is None or root.is_closed):
             _deviants_of(owner)[:] = [True]
+        layout._keep()
         return layout
 
     def _keep(self) -> None:
@@ -253,37 +249,6 @@ class Layout:
         return self
 
 
-class _Entry(weakref.ref[Layout]):
-    """A layout that is interned; it goes with the layout."""
-
-    __slots__ = ("key",)
-    key: tuple[type, int]
-
-
-def _find(owner: type, statuses: Mapping[Name, Status], mixed: int, is_closed: bool) -> Layout | None:
-    found = None
-    for entry in tuple(Layout._interned.get((owner, mixed), ())):
-        layout = entry()
-        if layout is not None and layout.statuses == statuses:
-            if layout.is_closed:
-                return layout  # an instance that deviated and came back has the layout of its class again
-            found = None if is_closed else layout
-    return found
-
-
-def _forget(
-    entry: Any,
-    interned: dict[tuple[type, int], list[_Entry]] = Layout._interned,  # which are there while Python exits, too
-    lock: threading.RLock = Layout._lock,
-) -> None:
-    with lock:
-        held = interned.get(entry.key, [])
-        if entry in held:
-            held.remove(entry)
-            if not held:
-                del interned[entry.key]
-
-
 def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:
     """A copy with the status of a name, in the order of the names."""
     last: Any = next(reversed(statuses), None)
@@ -299,8 +264,11 @@ def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Na
 
 
 def _deviants_of(owner: type) -> list[bool]:
-    with Layout._lock:
+    with _deviants_lock:
         return Layout._deviants.setdefault(owner, [])
+
+
+_deviants_lock = threading.RLock()  # again by a finaliser that runs while it is held
 
 
 def _exact(name: Name) -> Name:
@@ -341,7 +309,9 @@ def _generate(layout: Layout) -> tuple[Any, Any, Any]:
     sources = [
         _flatten_source(layout),
         _flatten_with_keys_source(layout),
-        _unflatten_source(layout) if bare is None else _unflatten_bare_source(layout),
+        _unflatten_source(layout, "fields[{!r}]".format, ["    self = new(Class)", "    fields = self.__dict__"], [])
+        if bare is None
+        else _unflatten_source(layout, "self.{}".format, ["    self = Bare()"], ["    self.__class__ = Class"]),
     ]
     flatten, flatten_with_keys, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
     return flatten, flatten_with_keys, unflatten
@@ -428,49 +398,28 @@ def _flatten_with_keys_source(layout: Layout) -> str:
     return "\n".join([*_opening(layout, "flatten_with_keys"), f"    return {children}, {_statics(layout)}"])
 
 
-def _unflatten_opening(layout: Layout) -> list[str]:
+def _unflatten_source(layout: Layout, place: Callable[[Name], str], make: Sequence[str], finish: Sequence[str]) -> str:
+    """The function whose lines `make` an instance and `finish` it; `place` is an attribute of it in code."""
     lines = ["def unflatten(statics, children):"]
+    statics = list(map(place, layout.static_names))
     if layout.is_closed:
         # a deviating instance puts its own layout in front of its statics
         lines += [
             "    if deviants and statics and statics[0].__class__ is Layout:",
             "        return statics[0].unflatten(statics, children)",
         ]
-    return lines
-
-
-_UNFLATTEN_CLOSING = [
-    "    if local_mark() is not TOP and trace_state.value is not TOP:",
-    f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
-    "    return self",
-]
-
-
-def _unflatten_bare_source(layout: Layout) -> str:
-    lines = [*_unflatten_opening(layout), "    self = Bare()"]
+    else:
+        statics = [place(LAYOUT_KEY), *statics]
+    lines += make
     if layout.data_names:
-        lines += [f"    {_targets(f'self.{n}' for n in layout.data_names)} = children"]
-    statics = [f"self.{n}" for n in layout.static_names]
-    if not layout.is_closed:
-        statics = [f"self.{LAYOUT_KEY}", *statics]
+        lines += [f"    {_targets(map(place, layout.data_names))} = children"]
     if statics:
         lines += [f"    {_targets(statics)} = statics"]
-    for name in layout.static_names:
-        if layout.statuses[name] is Status.SNAPSHOT:
-            lines += [f"    self.{name} = thaw(self.{name})"]
-    return "\n".join([*lines, "    self.__class__ = Class", *_UNFLATTEN_CLOSING])
-
-
-def _unflatten_source(layout: Layout) -> str:
-    lines = [*_unflatten_opening(layout), "    self = new(Class)", "    fields = self.__dict__"]
-    if layout.data_names:
-        lines += [f"    {_targets(f'fields[{n!r}]' for n in layout.data_names)} = children"]
-    statics = [f"fields[{n!r}]" for n in layout.static_names]
-    if not layout.is_closed:
-        statics = [f'fields["{LAYOUT_KEY}"]', *statics]
-    if statics:
-        lines += [f"    {_targets(statics)} = statics"]
-    for name in layout.static_names:
-        if layout.statuses[name] is Status.SNAPSHOT:
-            lines += [f"    fields[{name!r}] = thaw(fields[{name!r}])"]
-    return "\n".join([*lines, *_UNFLATTEN_CLOSING])
+    lines += [f"    {place(name)} = thaw({place(name)})" for name, _ in layout.snapshots]
+    lines += [
+        *finish,
+        "    if local_mark() is not TOP and trace_state.value is not TOP:",
+        f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
+        "    return self",
+    ]
+    return "\n".join(lines)

@@ -70,6 +70,3 @@ class EndedTrace(ReadOnly):
 
     def __repr__(self) -> str:
         return f"<{self._kind} of a trace that has ended>"
-
-
-__all__ = ["EndedTrace", "ReadOnly", "WritesThrough"]

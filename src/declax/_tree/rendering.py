@@ -164,14 +164,9 @@ def _variable_text(variable: Any) -> str:
 
 def size_comment(value: Any) -> str:
     """The number of elements and of bytes of all arrays in a value, or nothing."""
-    count, size = 0, 0
-    arrays = list(arrays_in(value))
-    if not arrays:
+    if next(arrays_in(value), None) is None:
         return ""
-    for leaf in arrays:
-        elements = math.prod(leaf.shape)
-        count += elements
-        size += elements * getattr(leaf.dtype, "itemsize", 0)
+    count, size = _measure(value)
     return f" # {count:,} ({bytes_text(size)})"
 
 

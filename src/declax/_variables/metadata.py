@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
@@ -13,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from declax import errors
 from declax._fields import snapshots
 from declax._fields.annotations import annotations_of
+from declax._fields.interning import Interned
 from declax._tree import rendering
 from declax._typing import MISSING, T
 
@@ -43,7 +42,7 @@ class Metadata(Mapping[str, Any]):
     True
     """
 
-    __slots__ = ("__weakref__", "create_hook", "frozen", "get_hook", "is_plain", "set_hook")
+    __slots__ = ("__weakref__", "_content", "create_hook", "frozen", "get_hook", "is_plain", "set_hook")
 
     frozen: Mapping[str, Hashable]
     """The values as they are hashed, with snapshots in place of containers."""
@@ -108,27 +107,21 @@ class Metadata(Mapping[str, Any]):
         return repr(dict(self))
 
 
-_table: weakref.WeakValueDictionary[Hashable, Metadata] = weakref.WeakValueDictionary()
-_table_lock = threading.RLock()
+_table: Final[Interned[Metadata]] = Interned()
 
 
 def _intern(frozen: Mapping[str, Hashable]) -> Metadata:
-    key = tuple((name, value, snapshots.exact_types(value)) for name, value in frozen.items())
-    with _table_lock:
-        found = _table.get(key)
-        if found is None:
-            found = _table[key] = _new_metadata(frozen)
-        return found
+    def make() -> Metadata:
+        metadata = object.__new__(Metadata)
+        metadata.frozen = frozen
+        metadata.get_hook = chain(frozen.get("on_get_value"))
+        metadata.set_hook = chain(frozen.get("on_set_value"))
+        metadata.create_hook = chain(frozen.get("on_create_value"))
+        metadata.is_plain = metadata.get_hook is None and OF_VALUE.isdisjoint(frozen)
+        return metadata
 
-
-def _new_metadata(frozen: Mapping[str, Hashable]) -> Metadata:
-    metadata = object.__new__(Metadata)
-    metadata.frozen = frozen
-    metadata.get_hook = chain(frozen.get("on_get_value"))
-    metadata.set_hook = chain(frozen.get("on_set_value"))
-    metadata.create_hook = chain(frozen.get("on_create_value"))
-    metadata.is_plain = metadata.get_hook is None and OF_VALUE.isdisjoint(frozen)
-    return metadata
+    content = tuple((name, value, snapshots.exact_types(value)) for name, value in frozen.items())
+    return _table.find_or_make(content, make)
 
 
 def chain(hooks: Any) -> Callable[..., Any] | None:

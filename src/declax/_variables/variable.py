@@ -522,7 +522,7 @@ class Variable(ArrayOperators, Generic[T]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.__class__, self.raw_value, self._metadata)
+        return self.__class__.from_metadata, (self.raw_value, self._metadata)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return rendering.treescope_repr(self, path, subtree_renderer)
@@ -658,7 +658,8 @@ def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
 def item_set(whole: Any, index: Any, part: Any) -> Any:
     """A value with one item changed, a Ref in place; not copied at ``...`` where shape and dtype agree."""
     if isinstance(whole, jax.Array):
-        return part if index is ... and _has_shape_of(whole, part) else whole.at[index].set(part)
+        is_whole = index is ... and whole.shape == getattr(part, "shape", None)
+        return part if is_whole and whole.dtype == getattr(part, "dtype", None) else whole.at[index].set(part)
     if isinstance(whole, jax.Ref):
         whole[index] = part
         return whole
@@ -667,10 +668,6 @@ def item_set(whole: Any, index: Any, part: Any) -> Any:
     changed = copy.copy(whole)
     changed[index] = part
     return changed
-
-
-def _has_shape_of(whole: Any, part: Any) -> bool:
-    return bool(whole.shape == getattr(part, "shape", None) and whole.dtype == getattr(part, "dtype", None))
 
 
 def _is_ref(value: Any) -> bool:
@@ -695,10 +692,6 @@ def _item(value: Any, index: Any) -> Any:
 def _takes_index(method: Callable[..., Any]) -> bool:
     parameters = inspect.signature(method).parameters
     return "index" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
-    return new_variable(cls, raw_value, metadata, _trace_state.value)
 
 
 @functools.lru_cache(maxsize=256)
