@@ -40,7 +40,8 @@ LATER = (
     *("pytreelib", "rnglib", "spmd", "statelib", "variablelib", "visualization", "_graph/sown", "_tree/unique"),
     *("_variables/defaults", "transforms/general", "transforms/iteration", "transforms/transforms"),
     *("training/_branches", "training/_comparison", "training/accumulation", "training/ema", "training/metrics"),
-    *("training/adapters", "training/selection", "training/train_state"),
+    *("training/adapters", "training/loss_scaling", "training/selection", "training/train_state"),
+    *("_variables/policy", "_variables/selection"),
 )
 """Modules that later features added: the names and modes of NNX programs, and tools for training."""
 
