@@ -660,7 +660,7 @@ def test_the_tree_shows_a_part_whose_number_only_an_instance_knows():
     assert str(dx.spec(Counted, 3)).splitlines() == [
         "Counted(dim=3)",
         "  first: dx.Linear by a method (unevaluated)",
-        "  blocks: dx.repeat(first.out_features, Linear(dim, dim, rngs=rngs)) (unevaluated)",
+        "  blocks: dx.repeat(first.out_features, dx.Linear(dim, dim, rngs=rngs)) (unevaluated)",
     ]
     assert len(dx.spec(Counted, 3).summary().rows) == 3, "the first part, and two blocks"
 

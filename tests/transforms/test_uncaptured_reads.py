@@ -167,7 +167,7 @@ WAYS = {
     "raw_value": (lambda m: m.w.raw_value, "a Param"),
     "copy": (lambda m: m.w.copy().value, "a Param"),
     "a layer": (lambda m: m.linear(X), "a Param and 1 other Variable,"),
-    "a norm": (lambda m: m.norm(X), "a Param and 3 other Variables,"),
+    "a norm": (lambda m: m.norm(X), "a BatchStat and 3 other Variables,"),
     "jax.tree.map": (lambda m: jax.tree.map(lambda a: a + 0, m.w).value, "a Param"),
     "jax.tree.leaves": (lambda m: jax.tree.leaves(m.linear), "a Param and 1 other Variable,"),
     "dx.state": (lambda m: jax.tree.leaves(dx.state(m, dx.Param)), "a Param"),

@@ -163,6 +163,9 @@ class AnnotationScope(dict[str, object]):
         self.recursive: set[int] = set()
         self.evaluated: dict[str, object] = {}
 
+    def __reduce__(self) -> tuple[type[AnnotationScope], tuple[type]]:
+        return AnnotationScope, (self._cls,)  # not the names of the module
+
     def __missing__(self, name: str) -> object:
         for names in (vars(self._cls), vars(self._cls).get(LOCALS_KEY, {}), self._module, vars(builtins)):
             if name in names:

@@ -522,7 +522,7 @@ class Variable(ArrayOperators, Generic[T]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.__class__.from_metadata, (self.raw_value, self._metadata)
+        return _unpickle, (self.__class__, self.raw_value, self._metadata)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return rendering.treescope_repr(self, path, subtree_renderer)
@@ -692,6 +692,11 @@ def _item(value: Any, index: Any) -> Any:
 def _takes_index(method: Callable[..., Any]) -> bool:
     parameters = inspect.signature(method).parameters
     return "index" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
+    """A function of its own, since cloudpickle stores a bound class method by the code of the function."""
+    return new_variable(cls, raw_value, metadata, _trace_state.value)
 
 
 @functools.lru_cache(maxsize=256)
