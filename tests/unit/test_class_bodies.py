@@ -773,6 +773,14 @@ def assign(whole):
     whole.up = dx.Linear(2, 2, rngs=dx.Rngs(1))
 
 
+def assign_other(whole):
+    whole.up = dx.LayerNorm(2, rngs=dx.Rngs(1))
+
+
+def assign_none(whole):
+    whole.up = None
+
+
 def append(whole):
     whole.towers.append(dx.relu)
 
@@ -795,6 +803,8 @@ def assign_item(whole):
     [
         (assign, "up", "up: dx.Linear = dx.Linear(dim, 2, rngs=rngs)"),
         (append, "towers", "towers: list = dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))"),
+        (assign_other, "up", "up: dx.Linear | dx.LayerNorm = dx.Linear(dim, 2, rngs=rngs)"),
+        (assign_none, "up", "up: dx.Linear | None = dx.Linear(dim, 2, rngs=rngs)"),
         (assign_number, "half", "half: int = (dim // 2)"),
         (assign_within, "pair", "pair: Pair = Pair(dim, rngs=rngs)"),
         (assign_item, "method", "method: list = ..."),
@@ -905,6 +915,8 @@ def test_what_post_init_assigns_is_made_again():
         ("match hidden:\n        case None: part = 1", "`is`"),
         ("match hidden:\n        case int(): part = 1", "`match`"),
         ("match hidden:\n        case str(): part = 1\n        case int(): part = 2", "`match`"),
+        ("match hidden:\n        case int() as part: pass\n        case _: part = 2", "`match`"),
+        ("part = dim if hidden.real is None else 3", "`is`"),
         ("match hidden:\n        case [a, b]: part = a\n        case _: part = 2", "`match`"),
         ("match hidden:\n        case {'a': part}: pass\n        case _: part = 2", "`match`"),
     ],

@@ -828,11 +828,21 @@ def test_an_expression_in_an_initializer():
 # --- bases --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["up = None", "def up(self): ...", "rate = 0.5"])
-def test_a_plain_value_over_an_inherited_declaration(line):
-    source = f"class Hidden(Block):\n    {line}"
-    with pytest.raises(errors.FieldError, match="hides a field or part of a base class"):
-        exec(source, {"Block": Block, "__name__": __name__})
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("up = None", "up: dx.Linear | None = dx.field(default=None)"),
+        ("def up(self): ...", "@dx.submodule        # makes the part\ndef up(self): ..."),
+        ("rate = 0.5", "rate: float = dx.field(default=0.5)"),
+    ],
+)
+def test_a_plain_value_over_an_inherited_declaration(line, fix):
+    source = "class Hidden(Block):\n    "
+    names = {"Block": Block, "dx": dx, "__name__": __name__}
+    with pytest.raises(errors.FieldError, match="hides a field or part of a base class") as caught:
+        exec(source + line, names)
+    assert caught.value.fix.startswith(fix)
+    exec("@dx.dataclass\n" + source + fix.replace("\n", "\n    "), names)
 
 
 def test_a_property_over_an_inherited_declaration():

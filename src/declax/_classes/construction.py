@@ -126,8 +126,17 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
             f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
             got=describe(value),
             why="a part without an annotation is no argument of the constructor, which makes it anew",
-            fix=f"{part.name}: {class_text(type(value))} = {text}        # in {type_name(cls)}: now it is an argument",
+            fix=f"{part.name}: {_annotation_for(declared, value)} = {text}        "
+            f"# in {type_name(cls)}: now it is an argument",
         )
+
+
+def _annotation_for(declared: type | None, value: object) -> str:
+    """The annotation that allows a value, and what the class body declares."""
+    given = "None" if value is None else class_text(type(value))
+    if declared is None or declared is type(value):
+        return given
+    return class_text(declared) if isinstance(value, declared) else f"{class_text(declared)} | {given}"
 
 
 class Maker:

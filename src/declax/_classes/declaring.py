@@ -81,8 +81,9 @@ def _check_declaration(cls: type, name: str, declaration: Any, annotations: Coll
         _check_annotated(cls, name, recipe, annotations)
         return True
     code = getattr(recipe.build, "__code__", None)
-    is_method = getattr(recipe.build, "__name__", None) == name and (code is None or code.co_argcount in (1, 2))
-    if name in annotations or not is_method:
+    takes_rngs = code is None or (code.co_argcount in (1, 2) and not code.co_kwonlyargcount)
+    is_method = getattr(recipe.build, "__name__", None) == name and not isinstance(recipe.build, staticmethod)
+    if name in annotations or not (is_method and takes_rngs):
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "submodule decorates a method of (self) or (self, rngs), and takes nothing else",

@@ -23,6 +23,7 @@ from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.specifiers import (
     KW_ONLY,
+    Notes,
     Status,
     Tagged,
     VariableRecipe,
@@ -272,7 +273,9 @@ def _check_fields(cls: Any) -> None:
             continue
         if isinstance(specifier.recipe, VariableRecipe):
             check_variable(cls, field.name, specifier.recipe, field.type, cls.__dataclass_fields__)
-        elif specifier.recipe is None and specifier.status is not None:
+            continue
+        _check_notes(cls, field.name, specifier.notes)
+        if specifier.recipe is None and specifier.status is not None:
             _check_contradiction(cls, field, specifier.status)
 
 
@@ -299,6 +302,18 @@ def _check_name(cls: type[Pytree], name: str) -> None:
             f"a field named {name!r} hides a method of its base class",
             fix=f"{name}_: ...",
         )
+
+
+def _check_notes(cls: type, name: str, notes: Notes) -> None:
+    """Refuses notes on training of a field that makes no Variable, since nothing would read them."""
+    for option in ("trainable", "weight_decay"):
+        if not getattr(notes, option):
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"{option} is an option of dx.variable, and this field makes no Variable",
+                why="who makes a Variable gives its metadata",
+                fix=f'dx.set_metadata(model, only=dx.PathContains("{name}"), {option}=False)        # in a program',
+            )
 
 
 def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:

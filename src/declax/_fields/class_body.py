@@ -115,13 +115,13 @@ class BodyNames:
             operation = instruction.opname
             if operation == "IS_OP" or operation.endswith("_NONE"):  # also a jump, for `is None`
                 yield from ((name, "`is`") for name in last[1:] if name in self.bound)
-            if operation == "COPY" and before != "POP_TOP":  # the first of several patterns
+            if operation == "COPY" and before not in ("POP_TOP", "COPY"):  # the first of several patterns
                 subject = last[2]
             elif operation in _PATTERNS:
                 read = last[0] if operation == "MATCH_CLASS" else last[2]  # the class is read after the subject
                 subject = read if read in self.bound else subject
                 yield from [(subject, "`match`")] if subject in self.bound else ()
-            if operation != "PUSH_NULL":
+            if operation not in ("PUSH_NULL", "LOAD_ATTR"):  # an attribute of an expression is one too
                 last = last[1], last[2], instruction.argval if operation in _OF_CLASSES else ""
             if last[1] in _CLASS_TESTS and last[2] in self.bound:
                 yield last[2], f"{last[1]}()"
@@ -350,12 +350,18 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
         is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
         if is_declared or hasattr(type(value), "__set__"):
             continue
+        text = value.__name__ if isinstance(value, FunctionType) else f"{value!r:.40}"
+        fix = (
+            f"@dx.submodule        # makes the part\ndef {name}(self): ..."
+            if text == name
+            else f"{name}: {_annotation_of(cls, name)}{' | None' * (value is None)} = dx.field(default={text})        "
+            f"# a field\n{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule"
+        )
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "this value hides a field or part of a base class, which the constructor would set all the same",
             got=describe(value),
-            fix=f"{name}: {_annotation_of(cls, name)} = dx.field(default={value!r:.40})        # a field\n"
-            f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
+            fix=fix,
         )
 
 

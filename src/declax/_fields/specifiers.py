@@ -276,8 +276,6 @@ class DataOptions(FieldOptions, total=False):
     """The options of fields that may be data."""
 
     sharding: object
-    trainable: bool
-    weight_decay: bool
     group: str | None
 
 
@@ -324,7 +322,7 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, check, trainable, weight_decay, renamed_from, group: as in `data`.
+      sharding, help, choices, ge, le, check, renamed_from, group: as in `data`.
 
     Returns:
       A field specifier; in the class body, an expression.
@@ -377,8 +375,6 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       ge, le: the field's bounds, both included.
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
-      trainable: whether optimizers change it.
-      weight_decay: whether weight decay applies to it.
       renamed_from: the field's former name.
       group: the checkpoint group of the field.
 
@@ -492,7 +488,9 @@ def variable(
       metadata: more metadata of the Variable.
       init: always False; for type checkers.
       repr, compare: as in `dataclasses.field`.
-      help, trainable, weight_decay, renamed_from, group: as in `data`.
+      trainable: whether gradients and optimizers take it by default.
+      weight_decay: whether `is_decayed` selects it.
+      help, renamed_from, group: as in `data`.
 
     Returns:
       A field specifier.
