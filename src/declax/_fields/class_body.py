@@ -13,7 +13,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
@@ -128,10 +128,13 @@ class BodyNames:
             before = operation
 
 
+_FINDS_A_GLOBAL: Final = "Python finds a global of this name"
+
+
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read")
+    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read", "_taken")
 
     _pytree__is_class_body = True
 
@@ -141,7 +144,8 @@ class ClassBody(dict[str, Any]):
         self._body = BodyNames()
         self._inner: dict[str, str] | None = None
         self._read: list[str] = []
-        self._outside: list[str] = []  # the fields without a specifier for which the statement gets a global
+        self._outside: list[str] = []  # the names that the statement reads from outside of the class
+        self._taken: set[str] = set()  # of these, the ones that earlier statements read
 
     def __getitem__(self, name: str) -> Any:
         if name == "__annotations__":
@@ -159,12 +163,14 @@ class ClassBody(dict[str, Any]):
         read, self._read = self._read, []
         body = self._body
         if self._outside:
-            self._refuse_outside(name, value)
+            self._look_outside(name, value)
         if isinstance(value, dataclasses.Field):
             value = Declaration(value)
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
+            if name in self._taken:
+                raise self._read_above(name, _FINDS_A_GLOBAL)
             value = body.bind(name, value)
             if self._inner is None:
                 body.code = sys._getframe(1).f_code
@@ -197,14 +203,25 @@ class ClassBody(dict[str, Any]):
                 return reads_constant(f"{self._class_name}.{name}", value, annotations[name], reader)
         return None
 
-    def _refuse_outside(self, reader: str, value: object) -> None:
-        """Raises if a value was computed from globals that have the names of fields without a specifier."""
+    def _look_outside(self, reader: str, value: object) -> None:
+        """Keeps the names of globals that a value was computed from; raises at names of fields without a specifier."""
         outside, self._outside = self._outside, []
-        names = [name for name in outside if name not in (reader, *self)]
-        if names and not reader.startswith("__") and not isinstance(value, (FunctionType, type, property)):
-            annotation = dict.get(self, "__annotations__", {})[names[0]]
+        if reader.startswith("__") or isinstance(value, (FunctionType, type, property)):
+            return
+        self._taken.update(name for name in outside if name != reader)
+        annotations = dict.get(self, "__annotations__", {})
+        names = [name for name in outside if name in annotations and name not in (reader, *self)]
+        if names:
             where, why = f"{self._class_name}.{names[0]}", "Python finds a global of this name"
-            raise reads_constant(where, dataclasses.MISSING, annotation, f"expression of {reader!r}", why=why)
+            raise reads_constant(
+                where, dataclasses.MISSING, annotations[names[0]], f"expression of {reader!r}", why=why
+            )
+
+    def _read_above(self, name: str, why: str | None = None) -> FieldError:
+        where = f"{self._class_name}.{name}"
+        return FieldError(
+            where, "the class body reads this name above its declaration", why=why, fix=f"declare {name!r} first"
+        )
 
     def _read_inside(self, name: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
@@ -232,7 +249,9 @@ class ClassBody(dict[str, Any]):
         frame = sys._getframe(2)
         annotations = dict.get(self, "__annotations__", {})
         if name in frame.f_globals or name in frame.f_code.co_freevars or hasattr(builtins, name):
-            self._outside += [name] if name in annotations else []
+            found = frame.f_globals.get(name, getattr(builtins, name, None))
+            if name in annotations or not (callable(found) or isinstance(found, ModuleType)):
+                self._outside.append(name)
             return
         where = f"{self._class_name}.{name}"
         if name in annotations:
@@ -249,9 +268,7 @@ class ClassBody(dict[str, Any]):
                 fix=RNGS_LINES,
             )
         if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
-            raise FieldError(
-                where, "the class body reads this name above its declaration", fix=f"declare {name!r} first"
-            )
+            raise self._read_above(name)
         base = base_with(name, self._bases)
         if base is not None:
             raise FieldError(

@@ -130,6 +130,11 @@ class Report:
             if self.count <= MAX_PROBLEMS:
                 self.problems.append(problem)
 
+    def merge(self, other: Report) -> None:
+        """Adds the problems of another report, also those that it only counted."""
+        self.extend(other.problems)
+        self.count += other.count - len(other.problems)
+
     def error(self, where: str, place_of: Callable[[Path], Place] | None = None) -> ConfigError:
         """The error that lists all problems, in the order of the file."""
         found = self.problems

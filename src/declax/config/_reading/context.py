@@ -49,8 +49,7 @@ class Context(Report):
         self.refs += attempt.refs
         self.dropped += attempt.dropped
         self.parts.update(attempt.parts)
-        self.extend(attempt.problems)
-        self.count += attempt.count - len(attempt.problems)
+        self.merge(attempt)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
         got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)

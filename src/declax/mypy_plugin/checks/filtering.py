@@ -54,7 +54,7 @@ METHODS: Final = {
     f"{names.MODULE}.get_state": Taker(),
     **{f"{owner}.{name}": Taker(None) for owner in (names.STATE, names.FLAT_STATE) for name in ("split", "filter")},
 }
-NAMED: Final = {
+NAMED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     names.DIFF_STATE: (("argnum", "filter"), "filter"),
     names.OPTIMIZER: (("model", "tx", "wrt"), "wrt"),
     names.SET_METADATA: (("node",), "only"),
