@@ -268,7 +268,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 # ================================================================= the process of one shape
 
-SECONDS = 60
+SECONDS = 120
 """What a use may take at most; far more than any takes on an idle machine."""
 
 
