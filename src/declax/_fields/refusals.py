@@ -85,7 +85,8 @@ def is_negated() -> bool:
     if frame is None:
         return False
     following = frame.f_code.co_code[frame.f_lasti :: 2]
-    names = (name for code in following if (name := dis.opname[code]) not in ("CACHE", "TO_BOOL"))
+    truth = ("CACHE", "TO_BOOL", "COMPARE_OP")  # Python 3.13 asks for the truth of a comparison in its instruction
+    names = (name for code in following if (name := dis.opname[code]) not in truth)
     return next(names, "") == "UNARY_NOT"
 
 
