@@ -19,6 +19,9 @@ ROOT = Path(__file__).parent.parent
 ROOM = 1.5
 """How far over its bar a figure may be here, where other work may run beside it; `--check` allows nothing."""
 
+ROOM_OF_TIMES = 5
+"""The same for times, which are no ratios: one machine took 10 to 33 ms for the same work on different days."""
+
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="benchmarks/ is not here")
 
 
@@ -157,7 +160,9 @@ def test_the_configured_transformer_runs(benchmarks):
 def test_configurations_stay_near_their_bars(benchmarks):
     config = importlib.import_module("benchmarks.config")
     lines = [*config.structuring(config.Effort(rounds=5)), *config.dry_runs(2), *config.checks(2)]
-    assert [line.title for line in lines if line.bar is not None and line.spread.median > ROOM * line.bar] == []
+    assert [
+        line.title for line in lines if line.bar is not None and line.spread.median > ROOM_OF_TIMES * line.bar
+    ] == []
 
 
 @pytest.mark.slow
