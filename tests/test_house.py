@@ -59,6 +59,7 @@ LAYERS: list[tuple[str, str]] = [
     ),
     (OLDER_MODULES, "older names of `graphlib` and `pytreelib`"),
     ("config", "models from configuration, and the command line"),
+    ("checkpoint", "checkpoints: files of arrays, what is saved with them, and restoring"),
     ("__main__", "the public names, and nothing else; nothing inside imports it"),
 ]
 LAYER_OF = {name: number for number, (names, _) in enumerate(LAYERS) for name in names.split()}
@@ -107,6 +108,7 @@ UNTESTED_ERRORS: dict[str, str] = {}
 # Errors of Python that a protocol of Python asks for: (file, error) -> the protocol.
 PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
     ("config/_files/documents.py", "ValueError"): "stops a parser of the standard library at a number",
+    ("checkpoint/files.py", "ValueError"): "stops the parser of the standard library at a key",
     ("config/_cli/output.py", "SystemExit"): "nobody reads what the command prints",
     ("_fields/expressions.py", "AttributeError"): "numpy, copy and pickle probe for special attributes",
     ("_classes/construction.py", "AttributeError"): "of an attribute that an object does not have",

@@ -194,6 +194,12 @@ class ConfigError(DeclaxError, ValueError):
         return _rebuild, (type(self), self.where, self.problem, parts)
 
 
+class CheckpointError(DeclaxError, ValueError):
+    """A checkpoint or a file of arrays cannot be written, read or restored; the place is the path of the file."""
+
+    code = "checkpoint"
+
+
 class MissingKeyError(DeclaxError, KeyError):
     """A mapping has no such key."""
 

@@ -1,0 +1,1 @@
+"""Checkpoints: files of arrays, what is saved with them, and restoring."""

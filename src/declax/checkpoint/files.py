@@ -1,0 +1,131 @@
+"""Files that are written completely or not at all, and files that are read without trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from declax.errors import CheckpointError
+
+NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+"""The flag that refuses symbolic links, where the system has it."""
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], action: str) -> Iterator[None]:
+    """Names the file in errors of the operating system, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(os.fspath(path), f"the file cannot be {action}", got=reason) from error
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[IO[bytes]]:
+    """Opens a file for reading, unbuffered; refuses folders, devices and pipes, without waiting for them."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    with naming(path, "opened"):
+        descriptor = os.open(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0)))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CheckpointError(os.fspath(path), "this is not a regular file")
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+def read_at(path: Path, descriptor: int, start: int, length: int) -> bytes:
+    """The bytes at a place of an open file; all of them, or an error."""
+    pieces: list[bytes] = []
+    with naming(path, "read"):
+        os.lseek(descriptor, start, os.SEEK_SET)
+        while length:
+            piece = os.read(descriptor, length)
+            if not piece:
+                raise CheckpointError(str(path), "the file ended while it was read")
+            pieces.append(piece)
+            length -= len(piece)
+    return b"".join(pieces)
+
+
+def parse_json(path: Path, text: bytes) -> Any:
+    """The value of a JSON text of limited size; refuses keys that occur twice, which readers understand differently."""
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=_table)
+    except RecursionError:
+        raise CheckpointError(str(path), "the JSON is nested too deeply") from None
+    except ValueError as error:
+        raise CheckpointError(str(path), "the JSON is invalid", got=str(error)[:200]) from None
+    return found
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a key occurs twice")
+    for key in table:
+        key.encode("utf-8")  # half of a surrogate pair cannot be written again
+    return table
+
+
+@contextmanager
+def new_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Creates a file, syncs it after the block, and removes it if the block raises."""
+    with naming(path, "created"):
+        file: IO[bytes] = open(path, "xb", buffering=0)  # noqa: SIM115  # closed below, where errors are named
+    try:
+        with naming(path, "written"), file:
+            yield _Whole(file)  # type: ignore[misc]  # it has what a writer needs
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(path).unlink(missing_ok=True)
+        raise
+
+
+class _Whole:
+    """A file that writes all bytes that it is given; the system may take a part of them at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, content: bytes | memoryview) -> int:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return len(content)
+
+
+class Digests:
+    """A hash that a thread computes while the caller writes the same bytes."""
+
+    def __init__(self, digest: Any) -> None:
+        self._digest = digest
+        self._pool = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def add(self, content: bytes | memoryview) -> None:
+        """Adds bytes, which must not change until the next call returns."""
+        previous, self._last = self._last, self._pool.submit(self._digest.update, content)
+        if previous is not None:
+            previous.result()
+
+    def hexdigest(self) -> str:
+        """The hash of all bytes."""
+        if self._last is not None:
+            self._last.result()
+        return str(self._digest.hexdigest())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown()
