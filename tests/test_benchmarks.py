@@ -204,6 +204,7 @@ def test_a_call_of_jit_passes_no_more_frames_than_it_did():
     assert grown == {}
 
 
+@pytest.mark.slow
 def test_the_sizes_of_the_code_that_have_a_bound(benchmarks):
     structure = benchmarks.structure
     sizes = structure.sizes()

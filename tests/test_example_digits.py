@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits"
 FILES = ("cnn.toml", "mlp.toml", "mixer.toml")
@@ -45,7 +46,6 @@ def test_one_epoch_on_some_images(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.slow
 def test_a_sweep_over_two_fields_ends_in_a_table(tmp_path: Path) -> None:
     words = (*SHORT, "training.required_accuracy=0", f"out={tmp_path / 'report.png'}")
     done = run(str(EXAMPLE / "mlp.toml"), "model.hidden=8,16", "training.seed=0,1", *words)
@@ -59,7 +59,6 @@ def test_a_sweep_over_two_fields_ends_in_a_table(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"report-{n}.png" for n in (1, 2, 3, 4)]
 
 
-@pytest.mark.slow
 def test_another_model_is_chosen_by_its_tag(tmp_path: Path) -> None:
     """A sweep over the tag; what a run requires is said of the run."""
     words = ("model.kind=MLP,Mixer", "training.required_accuracy=1.01", f"out={tmp_path / 'report.png'}")
@@ -122,7 +121,6 @@ def test_the_saved_schema_is_that_of_the_class() -> None:
     assert made == saved, "declax schema examples/digits/settings.py:Run -o examples/digits/digits.schema.json"
 
 
-@pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize("file", [None, "mlp.toml", "mixer.toml"])
 def test_the_claim_of_the_example(file: str | None, tmp_path: Path) -> None:

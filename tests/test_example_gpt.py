@@ -19,6 +19,7 @@ import pytest
 import declax as dx
 
 pytest.importorskip("rich")
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "gpt"
 SMALL = ("model.width=16", "model.depth=2", "training.steps=2", "training.length=8", "sample.count=5")
@@ -38,7 +39,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("gpt")
 
 
-@pytest.mark.slow
 def test_two_steps_and_a_sample() -> None:
     done = python(EXAMPLE / "train_gpt.py", *SMALL)
     assert "on held-out text" in done.stdout, done.stderr
@@ -93,14 +93,12 @@ def test_the_saved_schema_is_that_of_the_class() -> None:
     assert json.loads(done.stdout) == saved, "declax schema examples/gpt/gpt_run.py:Run -o examples/gpt/gpt.schema.json"
 
 
-@pytest.mark.slow
 def test_adapters_train_alone() -> None:
     done = python(EXAMPLE / "adapt.py", *SMALL)
     assert "with 3,072 parameters of adapters" in done.stdout, done.stderr
     assert done.returncode == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train_gpt.py", "adapt.py"])
 def test_the_claims_of_the_example(script: str) -> None:
     done = python(EXAMPLE / script)

@@ -61,6 +61,7 @@ def test_both_styles_make_the_same_model(title, styles):
         np.testing.assert_array_equal(ours, theirs, err_msg=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", MODELS)
 def test_the_declared_style_is_not_much_longer(title, styles):
     pytest.importorskip("ruff")

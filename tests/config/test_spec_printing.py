@@ -129,6 +129,7 @@ def test_long_programs_are_broken_into_lines():
     assert dx.spec_of(run(text)) == small(12)
 
 
+@pytest.mark.slow
 def test_programs_run_on_their_own():
     code = dx.spec(Train, small()).to_python() + "print(model.model.head is model.model.embed)\n"
     env = {"PYTHONPATH": ":".join(sys.path), "JAX_PLATFORMS": "cpu"}
@@ -152,6 +153,7 @@ def test_public_names():
     assert "param_dtype=jnp.bool_)" in repr(dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bool_))
 
 
+@pytest.mark.slow
 def test_the_main_script_counts_as_the_module_that_it_is(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -658,6 +658,7 @@ _SETTINGS = hypothesis.settings(
 )
 
 
+@pytest.mark.slow
 def test_random_sequences_agree_with_the_reference_model():
     before = steps
     run_state_machine_as_test(GraphMachine, settings=_SETTINGS)

@@ -466,6 +466,7 @@ def test_a_static_object_without_a_hash_is_kept_as_it_is():
     assert dx.merge(*dx.split(model)).odd is model.odd
 
 
+@pytest.mark.slow
 def test_a_graphdef_of_a_class_that_gained_a_field(tmp_path):
     program = """
 import pickle, sys

@@ -31,6 +31,7 @@ def trained(model):
     return dx.map(fill, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_an_adapted_model_first_computes_the_same(normal, close, dtype):
     model, x = Net(dx.Rngs(0), dtype), normal(2, 3, dtype=dtype)
@@ -71,6 +72,7 @@ def test_variables_and_sharing_stay():
     assert merged.again.bias is model.again.bias
 
 
+@pytest.mark.slow
 def test_the_base_is_frozen_in_training(normal):
     adapted = dx.lora(Net(dx.Rngs(0)), rank=2, rngs=dx.Rngs(1))
     x, before = normal(4, 3), dx.state(adapted)
@@ -103,6 +105,7 @@ def test_a_filter_that_selects_nothing_and_a_model_without_adapters():
         dx.lora(Net(dx.Rngs(0)), rank=0, rngs=dx.Rngs(1))
 
 
+@pytest.mark.slow
 def test_stacked_layers_have_an_adapter_each(normal, close):
     model = dx.Stacked(lambda rngs: dx.MLP(3, 8, rngs=rngs), 4, rngs=dx.Rngs(0))
     adapted, x = dx.lora(model, rank=2, rngs=dx.Rngs(1)), normal(2, 3)

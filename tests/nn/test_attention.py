@@ -123,6 +123,7 @@ def test_weights_are_sown(normal: Any, nnx: Any) -> None:
 # --- decoding -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cache_gives_what_a_mask_gives(normal: Any) -> None:
     x = normal(2, 6, 16)
     layer = make(num_kv_heads=2, normalize_qk=True)
@@ -315,6 +316,7 @@ def test_a_cached_key_is_rotated_once(normal):
     assert "f32[6,1,2] = cos" not in text  # the angles of all keys
 
 
+@pytest.mark.slow
 def test_decoding_with_a_window(normal):
     near = functools.partial(dx.dot_product_attention, local_window_size=(2, 0))
     layer = dx.MultiHeadAttention(2, 8, attention_fn=near, decode=True, rngs=dx.Rngs(0))

@@ -85,6 +85,7 @@ def cases(draw):
     }
 
 
+@pytest.mark.slow
 @given(cases())
 def test_conv_is_a_sum_over_the_kernel(case):
     layer = Conv(

@@ -18,6 +18,7 @@ def test_products_depend_on_the_distance(normal):
     np.testing.assert_allclose(at[0], at[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_the_product_with_a_complex_number(normal):
     x, i = normal(2, 5, 3, 6), np.arange(5)
     turned = (np.asarray(x[..., :2]) + 1j * np.asarray(x[..., 2:4])) * np.exp(
@@ -29,6 +30,7 @@ def test_it_is_the_product_with_a_complex_number(normal):
     assert dx.RoPE()(x.astype(jnp.bfloat16), axis=-3).dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_a_prompt_and_steps_give_the_whole(normal):
     rotated = functools.partial(dx.dot_product_attention_with_rope, rope=dx.RoPE())
     layer = dx.MultiHeadAttention(2, 8, attention_fn=rotated, rngs=dx.Rngs(0))

@@ -67,6 +67,7 @@ def test_one_restores_what_the_other_saved(writer: Any, reader: Any, tmp_path: P
     assert_same(values_of(writer, saved), values_of(reader, model))
 
 
+@pytest.mark.slow
 def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
     def trained(nnx: Any) -> Any:
         model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))

@@ -174,6 +174,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Variable hooks are deprecated", "ignore:The 'split' argument of 'fork'")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_both_libraries_give_the_same_results(program):

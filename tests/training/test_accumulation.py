@@ -29,6 +29,7 @@ def batch(size: int) -> tuple[jax.Array, dict[str, jax.Array]]:
     return jax.random.normal(jax.random.key(0), (size, 3)), {"target": jnp.ones((size, 1))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 8])
 def test_the_gradient_is_that_of_the_whole_batch(steps: int) -> None:
     model = dx.Linear(3, 1, rngs=dx.Rngs(0))
@@ -58,6 +59,7 @@ def test_statistics_and_streams_go_on_from_part_to_part() -> None:
     assert int(model.dropout.rngs.count.value) == int(other.dropout.rngs.count.value) == 4
 
 
+@pytest.mark.slow
 def test_it_takes_the_memory_of_one_part() -> None:
     model = Net(dx.Rngs(0))
     x, y = batch(4096)

@@ -48,6 +48,7 @@ def gradients() -> dict[str, np.ndarray]:
     return {".".join(map(str, path)): np.asarray(leaf) for path, leaf in zip(grads.paths, grads.leaves, strict=True)}
 
 
+@pytest.mark.slow
 def test_each_parameter_is_treated_by_the_first_filter_that_takes_it():
     tx = dx.by_filter({"head.*": optax.sgd(1.0), dx.PathContains("kernel"): optax.sgd(0.1), ...: optax.set_to_zero()})
     expected = {"head.kernel": -1.0, "head.bias": -1.0, "body.up.kernel": -0.1, "body.down.kernel": -0.1}

@@ -341,6 +341,7 @@ def test_what_the_three_capture(around, fresh):
     assert float(fresh.z.value) == 2
 
 
+@pytest.mark.slow
 def test_what_is_traced_now_and_differentiated_later(fresh):
     compiled = jit(lambda m, x: scaled(m, x) * 2)
     with jax.checking_leaks():
@@ -500,6 +501,7 @@ def test_no_tracer_leaks():
 # ================================================================= against jax and the peer
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(modes_and_recipes(), st.booleans())
 def test_right_rules_change_nothing(moded, compiled):

@@ -95,6 +95,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 def test_on_four_devices():
     """All cases in one process, since starting JAX takes most of the time."""
     bodies = [textwrap.indent(SETUP + textwrap.dedent(case), "    ") for case in CASES.values()]

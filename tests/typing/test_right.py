@@ -10,6 +10,7 @@ import declax as dx
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 def test_the_right_program_runs() -> None:
     names = runpy.run_path(str(HERE / "right.py"))
     names["specifiers_have_the_type_of_their_default"]()

@@ -16,6 +16,7 @@ def test_the_version_is_that_of_the_distribution():
     assert "__version__" not in dir(dx), "dir lists the public names"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
