@@ -231,18 +231,16 @@ def _check_body(cls: type, body: BodyNames) -> None:
                     else f"again in {type_name(cls)}; read {field}"
                 )
                 raise _reads_constant(owner, field, f"{type_name(cls)}.{name}", f"        # {place}")
-            if read in body.bound:
-                continue
-            base = base_with(read, cls.__mro__[1:])
-            if base is not None and read not in cls.__dict__ and read not in annotations:
+            if read in annotations:
+                if read not in body.bound and not _is_class_variable(annotations[read]):
+                    raise _reads_constant(cls, read, name)
+            elif read not in cls.__dict__ and (base := base_with(read, cls.__mro__[1:])) is not None:
                 raise FieldError(
                     f"{type_name(cls)}.{name}",
                     f"the expression reads {read!r}, a field of the base {type_name(base)}, and Python finds a global",
                     why="in Python, a class body does not see inherited names",
                     fix=RNGS_LINES if read == RNGS else f"{type_name(base)}.{read}",
                 )
-            if read in annotations and not _is_class_variable(annotations[read]):
-                raise _reads_constant(cls, read, name)
 
 
 def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> FieldError:
@@ -262,7 +260,7 @@ def _constants_of_bases(cls: type, body: BodyNames) -> dict[str, type]:
             owner, _, field = read.rpartition(".")
             base: Any = scope.resolve(owner)
             base = base if isinstance(base, type) else bases.get(owner.rpartition(".")[2])
-            is_field = base in bases.values() and base_with(field, (base,)) is not None
+            is_field = base in bases.values() and base_with(field, base.__mro__) is not None
             if is_field and field not in getattr(base, EXPRESSIONS_KEY, ()):
                 found[read] = next(cls for cls in base.__mro__ if field in own_annotations(cls))
     return found

@@ -269,7 +269,7 @@ class ClassBody(dict[str, Any]):
             )
         if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
             raise self._read_above(name)
-        base = base_with(name, self._bases)
+        base = base_with(name, (cls for base in self._bases for cls in base.__mro__))
         if base is not None:
             raise FieldError(
                 where,
@@ -324,9 +324,9 @@ def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iter
 
 
 def base_with(name: str, bases: Iterable[type]) -> type | None:
-    """The base that has a field of a name."""
+    """The first of the bases, which are those of an MRO, that has a field of a name."""
     for base in bases:
-        field = getattr(base, "__dataclass_fields__", {}).get(name)
+        field = base.__dict__.get("__dataclass_fields__", {}).get(name)
         if field is not None and field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
             return base
     return None
