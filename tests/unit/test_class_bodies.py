@@ -839,10 +839,15 @@ def test_assigned_parts_of_an_object_without_a_record():
         part = dx.Dropout(rate)
 
     merged = dx.merge(*dx.split(Plain(2)))
-    assert dx.replace(merged, dim=4).part.rate == 0.4
-    merged.part = dx.Sequential(merged.part)
-    with pytest.raises(errors.FieldError, match=r"Plain\.part: replace cannot keep this part"):
+    merged.part = dx.Dropout(0.9)  # of the declared class
+    with pytest.raises(
+        errors.FieldError, match=r"Plain\.rate: replace cannot tell whether this part was assigned"
+    ) as caught:
         dx.replace(merged, dim=4)
+    assert caught.value.why.startswith("merge, jax.tree.map and transforms return objects without")
+    with pytest.raises(errors.ConfigError, match=r"Plain\.rate: spec_of cannot tell whether this part was assigned"):
+        dx.spec_of(merged)
+    assert dx.replace(dx.clone(Plain(2)), dim=4).part.rate == 0.4
 
 
 def test_a_replaced_part_is_not_kept_alive():

@@ -459,6 +459,15 @@ def test_replace_of_an_object_without_a_record():
     block = Block(3, 8, rngs=dx.Rngs(0))
     merged = dx.merge(*dx.split(block))
     with pytest.raises(errors.FieldError, match="without the arguments of their construction"):
+        dx.replace(merged, mixer=merged.mixer, rngs=dx.Rngs(0))
+
+    @dx.dataclass
+    class Mixing(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        mixer: dx.Linear = dx.field(default=dx.Linear(2, 2, rngs=rngs))
+
+    merged = dx.merge(*dx.split(Mixing(dx.Rngs(0))))
+    with pytest.raises(errors.FieldError, match="without the arguments of their construction"):
         dx.replace(merged, rngs=dx.Rngs(0))
     assert dx.replace(merged, mixer=merged.mixer, rngs=dx.Rngs(0)).mixer is merged.mixer
 

@@ -107,19 +107,22 @@ def arguments_now(obj: Any) -> dict[str, Any]:
 
 
 def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) -> None:
-    """Raises for an internal part that was assigned since the construction, and that a new object would not have.
-
-    Without a record, a part of another class than the declared one was assigned.
-    """
+    """Raises for an internal part that a new object would not have: it was assigned since, or that is unknown."""
     cls, attributes = type(obj), obj.__dict__
     maker: Maker | None = getattr(cls, MAKER_KEY, None)
     record: Record | None = attributes.get(RECORD_KEY)
-    made = () if record is None else record.as_made(attributes)
+    made = None if record is None else record.as_made(attributes)
     for part in () if maker is None else maker.internal:
-        value, declared = attributes.get(part.name), class_of(part.expression)
-        is_made = part.name in made if record is not None else declared in (None, type(value)) or value is None
-        if is_made:
+        if made is None:
+            raise error(
+                f"{where}.{part.name}",
+                f"{operation} cannot tell whether this part was assigned after construction",
+                why=LOST_RECORD,
+                fix=f"dx.{operation}(...)        # of the object that was constructed, before merge or tree.map",
+            )
+        if part.name in made:
             continue
+        value, declared = attributes.get(part.name), class_of(part.expression)
         text = text_of_part(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
         raise error(
             f"{where}.{part.name}",
