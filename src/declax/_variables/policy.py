@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 
 from declax._typing import Dtype
 from declax.errors import LayerError, describe
@@ -95,6 +96,8 @@ def current_policy() -> Policy:
 
 
 def _is_inexact(dtype: Any) -> bool:
+    if not isinstance(dtype, (str, type, np.dtype)):  # jnp.dtype also takes an array
+        return False
     try:
         return bool(jnp.issubdtype(jnp.dtype(dtype), jnp.inexact))
     except TypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,6 +96,7 @@ class ChoiceReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
+            value = self.described(value)
             if isinstance(value, SpecData) and self.holds(value):
                 context.check(value, path, self.call_of(value.target))
                 return value
@@ -122,7 +124,15 @@ class ChoiceReader(Reader):
             if isinstance(value.target, DeclaredPart):
                 return value.target == self.declared
             return choice_tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
-        return WORDS.get(type(value)) is None and isinstance(value, self.objects)
+        is_object = WORDS.get(type(value)) is None and isinstance(value, self.objects)
+        return is_object and self.described(value) is value
+
+    def described(self, value: Any) -> Any:
+        """The spec of a frozen dataclass of the choices, such as a `Policy`, which data can represent; or the value."""
+        cls: Any = type(value)
+        if choice_tables.name_in(self.choices, cls) is None or not _is_value_class(cls):
+            return value
+        return SpecData.public(cls, {name: getattr(value, name) for name in parameters_of(cls).by_name})
 
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
@@ -165,6 +175,14 @@ class ChoiceReader(Reader):
             return None
         _add_unknown_kind(tag, (*path, KIND), one_of(self.choices), self.choices, context)
         return None
+
+
+def _is_value_class(cls: Any) -> bool:
+    """Whether the fields of a frozen dataclass are the arguments of its constructor."""
+    options = getattr(cls, "__dataclass_params__", None)
+    if issubclass(cls, Pytree) or options is None or not options.frozen:
+        return False
+    return [field.name for field in dataclasses.fields(cls)] == list(parameters_of(cls).by_name)
 
 
 class InitializerReader(ChoiceReader):
@@ -245,6 +263,9 @@ class UnionReader(Reader):
                 return named_by.read(value, path, context)
         word = WORDS.get(type(value))
         holder = self._holder(value) if word is None else None
+        if word is None and holder is None:
+            choices = (m for m in self.members if isinstance(m, ChoiceReader))
+            value = next((made for m in choices if (made := m.described(value)) is not value), value)
         if word is None:
             word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
         candidates = self._by_word.get(word, ()) if holder is None else [holder]
