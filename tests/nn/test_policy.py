@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from declax.errors import ConfigError, LayerError
+from declax.errors import ConfigError, FieldError, LayerError
 
 MIXED = dx.Policy(compute=jnp.bfloat16, output=jnp.float32)
 HALF = dx.Policy(jnp.bfloat16, jnp.bfloat16)
@@ -190,9 +190,53 @@ def test_equal_models_share_a_program():
     assert "dtype=bfloat16, param_dtype=bfloat16" in repr(made)
 
 
-@pytest.mark.parametrize("wrong", [jnp.int32, "float33", bool, 3])
+@dx.dataclass
+class OptionalNet(Net):
+    policy: dx.Policy | None = dx.field(default=None)
+
+
+@pytest.mark.parametrize("cls", [Net, OptionalNet])
+def test_a_policy_in_a_spec(cls):
+    spec = dx.spec(cls, 4, policy=MIXED)
+    data = dx.to_config(spec)
+    assert data["policy"] == {"kind": "Policy", "compute": "bfloat16", "output": "float32"}
+    assert spec == dx.spec(cls, 4, policy=dx.Policy(compute="bfloat16", output="float32"))
+    built = dx.from_config(cls, data, rngs=rngs())
+    assert built.block.up.dtype == jnp.bfloat16
+    assert dx.spec_of(built) == spec
+    assert spec.replace({"policy.compute": "float16"}).build(rngs=rngs()).block.up.dtype == jnp.float16
+
+
+@pytest.mark.parametrize("wrong", [jnp.int32, "float33", bool, 3, jnp.ones(2), jnp.float32(1)])
 @pytest.mark.parametrize("name", ["param", "compute", "output"])
 def test_wrong_dtypes_are_refused(name, wrong):
     with pytest.raises(LayerError, match=f"Policy.{name}: layers cannot compute in this dtype") as caught:
         dx.Policy(**{name: wrong})
     assert f"dx.Policy({name}=jnp.bfloat16)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "got"),
+    [
+        ('policy: dx.Policy = dx.defer(dx.Policy)("bfloat16")', "an expression"),
+        ("policy: dx.InitVar[dx.Policy] = dx.field()", "an InitVar"),
+        ("policy: dx.InitVar[dx.Policy | None] = dx.field(default=None)", "an InitVar"),
+    ],
+)
+def test_a_policy_that_the_parts_could_not_follow_is_refused(line, got):
+    with pytest.raises(FieldError, match=r"Model\.policy: the parts are made under this policy") as caught:
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    {line}", {"dx": dx, "__name__": __name__})
+    assert caught.value.got == got
+    exec(f"@dx.dataclass\nclass Model(dx.Module):\n    {caught.value.fix}", {"dx": dx, "__name__": __name__})
+
+
+def test_a_part_may_be_called_policy():
+    @dx.dataclass
+    class Agent(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        policy: dx.Linear = dx.Linear(2, 2, rngs=rngs)
+
+    with HALF:
+        agent = Agent(rngs=rngs())
+    assert agent.policy.param_dtype is jnp.bfloat16
+    assert dx.replace(agent, rngs=rngs()).policy.param_dtype is jnp.bfloat16

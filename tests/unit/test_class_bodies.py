@@ -303,7 +303,7 @@ def test_the_text_of_constants_outside_of_class_bodies():
     model = declare()
     with pytest.raises(errors.ExpressionError) as caught:
         dx.Linear(model.dim, 10, use_bias=True, rngs=dx.Rngs(0))
-    assert caught.value.where == "dx.Linear(dim, 10, use_bias=True, rngs=dx.Rngs(...))"
+    assert caught.value.where == "dx.Linear(Model.dim, 10, use_bias=True, rngs=dx.Rngs(...))"
 
 
 @pytest.mark.parametrize("condition", ["flag is None", "flag is not None"])
@@ -681,6 +681,25 @@ LINEAR = dx.Linear(1, 1, rngs=dx.Rngs(0))
 
 
 @pytest.mark.parametrize(
+    ("annotation", "wrong", "fix"),
+    [
+        ("dx.Linear", 3, "parts=dx.Linear(...)"),
+        ("list[Mixer]", 3, "leave parts out        # the constructor makes it"),
+        ("list[dx.Linear]", [LINEAR, 3], "dx.Linear(...)        # as parts[1]"),
+        ("list[dx.Linear]", [dx.Dropout(0.1)], "parts: list[dx.Linear | dx.Dropout] = ...        # to allow both"),
+    ],
+)
+def test_the_fix_of_a_given_part(annotation, wrong, fix):
+    made = "dx.Linear(dim, dim, rngs=rngs)"
+    model = declare(f"parts: {annotation} = {f'[{made}]' if 'list' in annotation else made}")
+    with pytest.raises(
+        errors.ConstructionError, match=r"Model.parts.*: the given part is of the wrong class"
+    ) as caught:
+        model(2, parts=wrong, rngs=dx.Rngs(0))
+    assert caught.value.fix == fix
+
+
+@pytest.mark.parametrize(
     ("annotation", "wrong", "path", "right"),
     [
         ("list[dx.Linear]", [LINEAR, dx.Sequential()], "[1]", [LINEAR]),
@@ -924,6 +943,16 @@ def test_what_post_init_assigns_is_made_again():
         ("part = dim if hidden.real is None else 3", "`is`"),
         ("match hidden:\n        case [a, b]: part = a\n        case _: part = 2", "`match`"),
         ("match hidden:\n        case {'a': part}: pass\n        case _: part = 2", "`match`"),
+        ("match hidden[0]:\n        case int(): part = 1\n        case None: part = 2", "`match`"),
+        ("match 4 * hidden:\n        case float() | int() if dim is None: part = 1", "`match`"),
+        ("match (3, hidden):\n        case (None, _): part = 1", "`match`"),
+        ("match (3, hidden):\n        case (_, str()): part = 1\n        case [*_]: part = 2", "`match`"),
+        ("match dx.Dropout(hidden):\n        case dx.Linear(): part = 1", "`match`"),
+        ("part = 1 if hidden[0] is None else 2", "`is`"),
+        ("part = 1 if (2 * hidden) is not None else 2", "`is`"),
+        ("part = (dx, hidden) is None", "`is`"),
+        ("part = isinstance((hidden,)[0], int)", "isinstance()"),
+        ("part = type(hidden[0])(3)", "type()"),
     ],
 )
 def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
@@ -941,14 +970,36 @@ def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
     assert (names["Block"](2).part, names["Block"](2, 5).part) == (8, 5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wide = 2 if Model.up is None else 4 * size",
+        "wide = 2 if Model.up.bias is None else 4 * size",
+        "wide = size if isinstance(Model.up, dx.Linear) else 4 * size",
+        "match Model.up:\n        case dx.Linear(): wide = size",
+    ],
+)
+def test_an_expression_of_a_base_has_no_identity_or_class_of_its_value(line):
+    base = declare("up = dx.Linear(dim, dim, rngs=rngs)")
+    names = {"dx": dx, "Model": base, "Other": types.SimpleNamespace(up=LINEAR)}
+    source = f"@dx.dataclass\nclass Sub(Model):\n    size: int = dx.field()\n    {line}"
+    with pytest.raises(
+        errors.FieldError, match=r"Sub\..*: the class body applies .* to 'Model\.up', which has a value"
+    ):
+        exec(source, names)
+    exec(source.replace("Model.up", "Other.up"), names)  # no field of a base
+
+
 def test_constants_of_a_class_body_may_be_tested():
-    size = None
+    size, sizes = None, (2, None)
 
     @dx.dataclass
     class Block(dx.Module):
         dim: int = dx.field()
         factor = 2 if size is None else size
         kind = dx.defer(int)(dim) if isinstance(size, int) else factor * dim
+        wide = dim if sizes[1] is None else 4 * dim
+        kinds = type(size), dx.defer(int)(dim), type(dict)("Kind", (), {})
 
         match size:
             case None:
@@ -956,7 +1007,15 @@ def test_constants_of_a_class_body_may_be_tested():
             case int() | [_]:
                 name = "some"
 
-    assert (Block(3).kind, Block.name) == (6, "none")
+        match sizes[0], 3:
+            case (str(), 3):
+                slim = 4 * dim
+            case (int(), 3 | None):
+                slim = dim
+            case {"a": 1}:
+                slim = 3
+
+    assert (Block(3).kind, Block.name, Block(3).wide, Block(3).slim) == (6, "none", 3, 3)
 
 
 def test_a_literal_pattern_needs_a_value():

@@ -48,7 +48,27 @@ def test_a_method_that_draws_no_keys():
             return dx.Sequential(dx.Dropout(self.dim / 10))
 
     assert Model(3).act.layers[0].rate == 0.3
-    assert "self.act = act(self)" in dx.source_of(Model)
+    assert "self.act = returned(act(self))" in dx.source_of(Model)
+
+
+@pytest.mark.parametrize("annotation", ["", " -> dx.Linear", ' -> "dx.Linear"', " -> list[dx.Linear]"])
+def test_a_method_that_forgets_to_return_its_part(annotation):
+    source = "@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    def act(self){}: dx.Dropout(0.1)"
+    names = {"dx": dx}
+    exec(source.format(annotation), names)
+    with pytest.raises(errors.ConstructionError, match=r"Model\.act: the method that makes this part returned None"):
+        names["Model"]()
+    for optional in (" -> None", " -> dx.Linear | None", " -> 'dx.Linear | None'", " -> object"):
+        exec(source.format(optional), names)
+        assert names["Model"]().act is None
+
+
+@pytest.mark.parametrize("method", ["async def act(self): return 3", "def act(self): yield 3"])
+def test_a_method_whose_call_does_not_run_it(method):
+    with pytest.raises(
+        errors.FieldError, match=r"Model\.act: a call of this method returns a coroutine or a generator, not a part"
+    ):
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    {method}", {"dx": dx})
 
 
 def test_a_method_that_takes_rngs_in_a_class_without_them():
@@ -99,6 +119,30 @@ def test_a_plain_value_that_hides_a_field():
 
         class Narrow(Base):
             dim = 7
+
+
+@pytest.mark.parametrize("decorator", [property, functools.cached_property, lambda method: method])
+def test_a_read_only_property_that_hides_a_part(decorator):
+    with pytest.raises(errors.FieldError, match=r"Narrow\.up: this value hides a field or part of a base") as caught:
+
+        class Narrow(Base):
+            @decorator
+            def up(self): ...
+
+    assert caught.value.fix == "@dx.submodule        # makes the part\ndef up(self): ..."
+
+
+def test_a_property_with_a_setter_over_a_field():
+    @dx.dataclass
+    class Narrow(Base):
+        @property
+        def dim(self):
+            return 3
+
+        @dim.setter
+        def dim(self, value): ...
+
+    assert Narrow(9, 4, rngs=dx.Rngs(0)).up.out_features == 3
 
 
 def test_the_notes_of_variables_and_methods():

@@ -10,14 +10,17 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
+from declax._classes.parts import text_of_part
 from declax._classes.pytree import Pytree, layout_of, set_layout
-from declax._fields.annotations import AnnotationScope, annotation_text
+from declax._fields.annotations import AnnotationScope, annotation_text, decide
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.sources import class_text, text_of
-from declax._fields.specifiers import objection, specifier_of
+from declax._fields.specifiers import SubmoduleRecipe, objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
 from declax.errors import ConstructionError, FieldError, LayerError, describe, type_name
+
+T = TypeVar("T")
 
 
 def is_checked(field: Field[Any]) -> bool:
@@ -128,14 +131,21 @@ class PartCheck:
                 "the given part is of the wrong class",
                 expected=annotation_text(found.annotation),
                 got=describe(found.value),
-                fix=f"{self.names[0]}: {self._wider(found, class_text(type(found.value)))} = ...        # to allow both"
-                if isinstance(found.value, Pytree)
-                else f"{self.names[0]}={annotation_text(found.annotation)}(...)",
+                fix=self._fix(found),
             )
         is_empty = isinstance(value, CONTAINERS) and not value
         if not (is_plain or is_empty or self._is_known or has_data(value)):
             for name in self.names:
                 set_layout(instance, layout_of(instance).with_status(name, static_status(value)))
+
+    def _fix(self, found: ClassMismatch) -> str:
+        name, annotation = self.names[0], found.annotation
+        if isinstance(found.value, Pytree):
+            return f"{name}: {self._wider(found, class_text(type(found.value)))} = ...        # to allow both"
+        if not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
+            return f"leave {name} out        # the constructor makes it"
+        made = f"{class_text(annotation)}(...)"
+        return f"{made}        # as {name}{found.path}" if found.path else f"{name}={made}"
 
     def _wider(self, found: ClassMismatch, made: str) -> str:
         """The annotation of the part that allows the class of a value too."""
@@ -244,9 +254,33 @@ class LengthCheck:
             "other parts of the class body read the items of this literal by their places",
             expected=f"{self._length} items",
             got=f"{len(given)} items",
-            fix=f"{self.name}: ... = dx.field(default={self._literal._pytree__source(text_of)})        # then "
+            fix=f"{self.name}: ... = dx.field(default={text_of_part(self._literal)})        # then "
             f"{self.name}[-1] is the last item of the given value",
         )
+
+
+class ReturnCheck:
+    """Refuses None from a method that makes a part, unless its annotation allows it.
+
+    Attributes:
+      is_needed: whether the annotation does not.
+    """
+
+    def __init__(self, cls: type, name: str, method: SubmoduleRecipe) -> None:
+        self._where, self._name = f"{type_name(cls)}.{name}", name
+        annotation = getattr(method.build, "__annotations__", {}).get("return", "")
+        scope = AnnotationScope(cls)
+        self.is_needed = not decide(annotation, scope).is_optional and scope.resolve(annotation) not in (Any, object)
+
+    def __call__(self, part: T) -> T:
+        """The part, if it is not None."""
+        if part is None:
+            raise ConstructionError(
+                self._where,
+                "the method that makes this part returned None",
+                fix=f"return ...\ndef {self._name}(...) -> ... | None: ...        # if the part may be None",
+            )
+        return part
 
 
 _SEQUENCES: Final = (list, tuple, Sequence)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from declax._classes.argument_checks import ArgumentCheck, class_of, is_checked
 from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
-from declax._classes.overriding import expressions_of, show_overridden
+from declax._classes.overriding import OWN_KEY, expressions_of, show_overridden
 from declax._classes.part_source import PartsFunction
 from declax._classes.parts import Part, is_init_var, recipe_of, text_of_part
 from declax._classes.pytree import PytreeMeta
@@ -71,6 +71,9 @@ def install(cls: Any, names: Sequence[str]) -> None:
         show_overridden(cls, name, expressions)
     setattr(cls, EXPRESSIONS_KEY, known)
     setattr(cls, MAKER_KEY, Maker(cls, known))
+    for name, expression in cls.__dict__[OWN_KEY].items():
+        if expression._pytree__name == name and not isinstance(cls.__dict__.get(name), UsedUp):
+            expression._pytree__owner = type_name(cls)
 
 
 LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
@@ -111,27 +114,29 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
     cls, attributes = type(obj), obj.__dict__
     maker: Maker | None = getattr(cls, MAKER_KEY, None)
     record: Record | None = attributes.get(RECORD_KEY)
-    made = None if record is None else record.as_made(attributes)
-    for part in () if maker is None else maker.internal:
-        if made is None:
-            raise error(
-                f"{where}.{part.name}",
-                f"{operation} cannot tell whether this part was assigned after construction",
-                why=LOST_RECORD,
-                fix=f"dx.{operation}(...)        # of the object that was constructed, before merge or tree.map",
-            )
-        if part.name in made:
-            continue
-        value, declared = attributes.get(part.name), class_of(part.expression)
-        text = text_of_part(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
+    if maker is None or not maker.internal:
+        return
+    if record is None:
         raise error(
-            f"{where}.{part.name}",
-            f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
-            got=describe(value),
-            why="a part without an annotation is no argument of the constructor, which makes it anew",
-            fix=f"{part.name}: {_annotation_for(declared, value)} = {text}        "
-            f"# in {type_name(cls)}: now it is an argument",
+            f"{where}.{maker.internal[0].name}",
+            f"{operation} cannot tell whether this part was assigned after construction",
+            why=LOST_RECORD,
+            fix=f"dx.{operation}(...)        # of the object that was constructed, before merge or tree.map",
         )
+    made = record.as_made(attributes)
+    part = next((part for part in maker.internal if part.name not in made), None)
+    if part is None:
+        return
+    value, declared = attributes.get(part.name), class_of(part.expression)
+    text = text_of_part(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
+    raise error(
+        f"{where}.{part.name}",
+        f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
+        got=describe(value),
+        why="a part without an annotation is no argument of the constructor, which makes it anew",
+        fix=f"{part.name}: {_annotation_for(declared, value)} = {text}        "
+        f"# in {type_name(cls)}: now it is an argument",
+    )
 
 
 def _annotation_for(declared: type | None, value: object) -> str:
@@ -169,7 +174,15 @@ class Maker:
         self.recorded = [*kept, *(part.name for part in self._defaults)]
         self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
         self._usual_record = Record({}, dict.fromkeys(part.name for part in (*self._defaults, *self.internal)))
-        self._says_dtypes = not {POLICY, "param_dtype"}.isdisjoint(fields)
+        self._has_policy = POLICY in fields and _is_policy(scope.resolve(fields[POLICY].type))
+        if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
+            raise FieldError(
+                f"{type_name(cls)}.{POLICY}",
+                "the parts are made under this policy, so it must be an attribute before they are",
+                got="an InitVar" if is_init_var(fields[POLICY]) else "an expression",
+                fix=f"{POLICY}: dx.Policy = dx.field(default=dx.Policy())",
+            )
+        self._says_dtypes = self._has_policy or "param_dtype" in fields
         self._make = PartsFunction(cls, known, parts, self._init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.source = "" if self._make is None else self._make.source
@@ -177,7 +190,7 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._checks or self.recorded) or POLICY in self._cls.__dataclass_fields__
+        return bool(self._make or self._checks or self.recorded) or self._has_policy
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""
@@ -247,6 +260,12 @@ class Maker:
             {name: value for name, value in made.items() if name not in supplied or overriding(value) is not None},
             policy,
         )
+
+
+def _is_policy(annotation: Any) -> bool:
+    """Whether an annotation allows a `Policy`; other objects may have the name, such as the policy of an agent."""
+    annotation = annotation.type if isinstance(annotation, dataclasses.InitVar) else annotation
+    return annotation is Policy or any(map(_is_policy, get_args(annotation)))
 
 
 def _is_standard_replace() -> bool:

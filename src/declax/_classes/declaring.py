@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.declared_variables import RNGS
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
-from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
+from declax._classes.parts import Part, Reads, makes_data, recipe_of
 from declax._classes.pytree import Pytree
 from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
@@ -30,6 +31,8 @@ from declax._fields.table import take_marks
 from declax.errors import FieldError, describe, type_name
 
 EXPRESSIONS_KEY: Final = "_pytree__expressions"
+_DELAYED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""The flags of functions whose call does not run their body."""
 _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
@@ -90,6 +93,12 @@ def _check_declaration(cls: type, name: str, declaration: Any, annotations: Coll
             got=describe(recipe.build),
             fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
             f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
+        )
+    if code is not None and code.co_flags & _DELAYED:
+        raise FieldError(
+            f"{type_name(cls)}.{name}",
+            "a call of this method returns a coroutine or a generator, not a part",
+            fix=f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]:\n    return [...]",
         )
     return False
 
@@ -209,15 +218,18 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{bare(value)}        # in each place that reads {name}",
         )
-    for name, test in body.tested_objects():
+    for tested, test in body.tested_objects():
+        read = _expression_in(tested, cls, body)
+        if read is None:
+            continue
         raise FieldError(
-            f"{type_name(cls)}.{name}",
-            f"the class body applies {test} to {name!r}, which has a value in an instance only",
+            f"{type_name(cls)}.{read}",
+            f"the class body applies {test} to {read!r}, which has a value in an instance only",
             why=WHY_CONSTANT,
-            fix=f"dx.when({name} == ..., part, other)        # or dx.defer(function)({name})"
+            fix=f"dx.when({read} == ..., part, other)        # or dx.defer(function)({read})"
             if test == "`match`"
-            else f"{name} == None        # in place of `is None`, as in dx.when({name} == None, ..., {name})\n"
-            f"dx.defer(function)({name})        # a function receives the value",
+            else f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})\n"
+            f"dx.defer(function)({read})        # a function receives the value",
         )
     annotations = own_annotations(cls)
     constants = _constants_of_bases(cls, body)
@@ -249,19 +261,40 @@ def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> Fi
     return reads_constant(where, value, own_annotations(owner)[field], f"expression of {reader!r}", place)
 
 
+def _expression_in(dotted: str, cls: type, body: BodyNames) -> str | None:
+    """The name of the class body, or of a base, with which a dotted name begins, if it stands for an expression."""
+    first, *rest = dotted.split(".")
+    if first in body.bound:
+        return first
+    scope = AnnotationScope(cls)
+    names = (".".join([first, *rest[:n]]) for n in range(1, len(rest) + 1))
+    return next((name for name in names if _is_expression(name.rpartition(".")[2], _base_in(name, cls, scope))), None)
+
+
+def _base_in(dotted: str, cls: type, scope: AnnotationScope) -> type | None:
+    """The base of a class whose field a dotted name reads, such as `Base` in ``module.Base.dim``."""
+    owner, _, field = dotted.rpartition(".")
+    bases = {base.__name__: base for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")}
+    found: Any = scope.resolve(owner)
+    found = found if isinstance(found, type) else bases.get(owner.rpartition(".")[2])
+    return found if found in bases.values() and base_with(field, found.__mro__) is not None else None
+
+
+def _is_expression(field: str, base: type | None) -> bool:
+    return base is not None and field in getattr(base, EXPRESSIONS_KEY, ())
+
+
 def _constants_of_bases(cls: type, body: BodyNames) -> dict[str, type]:
     """The dotted names that the class body read and that are plain defaults of a base, each with the class of it."""
-    bases = {base.__name__: base for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")}
     found: dict[str, type] = {}
     scope = AnnotationScope(cls)
-    for name, reads in body.attributes_read().items() if bases else ():
+    has_fields = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
+    for name, reads in body.attributes_read().items() if has_fields else ():
         body.reads[name] = (*body.reads.get(name, ()), *reads)
         for read in reads:
-            owner, _, field = read.rpartition(".")
-            base: Any = scope.resolve(owner)
-            base = base if isinstance(base, type) else bases.get(owner.rpartition(".")[2])
-            is_field = base in bases.values() and base_with(field, base.__mro__) is not None
-            if is_field and field not in getattr(base, EXPRESSIONS_KEY, ()):
+            field = read.rpartition(".")[2]
+            base = _base_in(read, cls, scope)
+            if base is not None and not _is_expression(field, base):
                 found[read] = next(cls for cls in base.__mro__ if field in own_annotations(cls))
     return found
 
@@ -314,7 +347,7 @@ def _declare_argument(cls: Any, name: str, expression: Expression, annotation: A
     if status is Status.DATA and (is_static or decision.is_number or refuses_data(annotation, scope)):
         raise FieldError(
             f"{type_name(cls)}.{name}",
-            f"the part {text_of_part(expression)} is data, and its annotation or specifier makes it static",
+            f"the part {expression._pytree__source(text_of)} is data, and its annotation or specifier makes it static",
             got="dx.static(...)" if is_static else annotation_text(annotation),
             fix=f"{name} = ...        # without an annotation, or with that of the part",
         )

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
+from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck, ReturnCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
 from declax._classes.overriding import OverridingMethod, calls_super
-from declax._classes.parts import Part, Reads, makes_data, recipe_of, text_of_part
+from declax._classes.parts import Part, Reads, makes_data, recipe_of
 from declax._fields.annotations import own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
@@ -196,7 +196,9 @@ class PartsFunction:
                 )
             is_overriding = calls_super(recipe)
             method = OverridingMethod(part.name, recipe) if is_overriding else recipe.build
-            return f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
+            call = f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
+            check = ReturnCheck(self._cls, part.name, recipe)
+            return f"{writer.constant(check, 'returned')}({call})" if check.is_needed else call
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 
@@ -275,12 +277,13 @@ class PartsFunction:
 
     def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
-        old, new = map(text_of_part, (call, Deferred(call._pytree__function, call._pytree__args, given)))
+        calls = (call, Deferred(call._pytree__function, call._pytree__args, given))
+        old, new = (made._pytree__source(text_of) for made in calls)
         lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
         return FieldError(
             f"{type_name(self._cls)}.{part.name}",
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
-            fix="\n".join([*lines, f"{part.name} = {text_of_part(part.expression).replace(old, new)}"]),
+            fix="\n".join([*lines, f"{part.name} = {part.expression._pytree__source(text_of).replace(old, new)}"]),
         )
 
     def _source_with(self, part: Part, writer: SourceWriter) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from declax._classes.pytree import Pytree
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
-from declax._fields.sources import text_of
+from declax._fields.sources import text_in_own_class
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 
 
@@ -73,5 +73,5 @@ def makes_data(value: Any) -> bool:
 
 
 def text_of_part(expression: Expression) -> str:
-    """The call that makes a part, as the class body writes it."""
-    return expression._pytree__source(text_of)
+    """The call that makes a part, as the class body of the part writes it."""
+    return expression._pytree__source(text_in_own_class)

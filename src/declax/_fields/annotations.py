@@ -360,6 +360,7 @@ def annotation_text(annotation: object) -> str:
     if tags:
         return f"dx.{tags[0].name.title()}[{annotation_text(annotation.__origin__)}]"  # type: ignore[attr-defined]  # Annotated
     text = class_text(annotation) if isinstance(annotation, type) else str(annotation)
+    text = re.sub(r"\b__main__\.|[\w.]+\.<locals>\.", "", text)
     if annotation is jax.Array:
         return "jax.Array"
     text = text.replace(_DTYPES, "dtype").replace("typing.Union[dtype]", "dtype")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import dis
+import functools
 import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
@@ -95,7 +96,7 @@ class BodyNames:
         for instruction in () if self.code is None else dis.get_instructions(self.code):
             if instruction.opname in (*_OF_CLASSES, *_OUTSIDE):
                 dotted = instruction.argval
-            elif dotted and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            elif dotted and instruction.opname in _ATTRIBUTES:
                 dotted = f"{dotted}.{instruction.argval}"
                 reads.append(dotted)
             else:
@@ -105,29 +106,60 @@ class BodyNames:
         return found
 
     def tested_objects(self) -> Iterator[tuple[str, str]]:
-        """The expressions whose identity or class the class body tests, each with the name of the test."""
+        """The dotted names whose identity or class the class body tests, each with the name of the test."""
         code = self.code
         if code is None or (_OBJECT_TESTS.isdisjoint(code.co_code[::2]) and _CLASS_TESTS.isdisjoint(code.co_names)):
             return
-        last = ("", "", "")  # the names that the last three instructions read
-        before, subject = "", ""  # the last instruction, and what a `match` is about
-        for instruction in dis.get_instructions(code):
-            operation = instruction.opname
-            if operation == "IS_OP" or operation.endswith("_NONE"):  # also a jump, for `is None`
-                yield from ((name, "`is`") for name in last[1:] if name in self.bound)
-            if operation == "COPY" and before not in ("POP_TOP", "COPY"):  # the first of several patterns
-                subject = last[2]
-            elif operation in _PATTERNS:
-                read = last[0] if operation == "MATCH_CLASS" else last[2]  # the class is read after the subject
-                subject = read if read in self.bound else subject
-                yield from [(subject, "`match`")] if subject in self.bound else ()
-            if operation not in ("PUSH_NULL", "LOAD_ATTR"):  # an attribute of an expression is one too
-                last = last[1], last[2], instruction.argval if operation in _OF_CLASSES else ""
-            if last[1] in _CLASS_TESTS and last[2] in self.bound:
-                yield last[2], f"{last[1]}()"
-            before = operation
+        reads: list[tuple[_Span, str]] = []
+        called = set[tuple[int, int]]()  # where the calls begin
+        subject: list[str] = []  # the names in what the last `match` is about
+        instructions = list(dis.get_instructions(code))
+        for number, instruction in enumerate(instructions):
+            operation, span = instruction.opname, _span(instruction)
+            tested, test = list[str](), "`match`"
+            if operation in _OF_CLASSES:
+                reads.append((span, instruction.argval))
+            elif operation in _ATTRIBUTES and reads and reads[-1][0][0] == span[0]:
+                reads[-1] = span, f"{reads[-1][1]}.{instruction.argval}"
+            elif operation == "IS_OP":
+                tested, test = _names_in(span, reads), "`is`"
+            elif operation.endswith("_NONE") or operation in _PATTERNS:  # a jump, for `is None` and `case None`
+                operand = _operand(instructions, number)
+                subject = subject if operand is None else _names_in(operand, reads)
+                tested, test = subject, "`match`" if operand is None or operation in _PATTERNS else "`is`"
+            elif operation.startswith("CALL") and span[0] not in called:
+                called.add(span[0])
+                function, *arguments = _names_in(span, reads) or [""]
+                tested, test = (arguments, f"{function}()") if function in _CLASS_TESTS else ([], "")
+            yield from ((name, test) for name in tested)
 
 
+_Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+"""Where the source of an instruction begins and ends, each as line and column."""
+
+
+def _span(instruction: dis.Instruction) -> _Span:
+    found = instruction.positions or dis.Positions()
+    return (found.lineno or 0, found.col_offset or 0), (found.end_lineno or 0, found.end_col_offset or 0)
+
+
+def _names_in(span: _Span, reads: Iterable[tuple[_Span, str]]) -> list[str]:
+    return [name for (start, _), name in reads if span[0] <= start < span[1]]
+
+
+def _operand(instructions: Sequence[dis.Instruction], number: int) -> _Span | None:
+    """The source of the value that a pattern or jump tests; None if an earlier one has tested the same value."""
+    own = _span(instructions[number]) if instructions[number].opname in _PATTERNS else None
+    for before in reversed(instructions[:number]):
+        span = _span(before)
+        is_of_pattern = own is not None and own[0] <= span[0] and span[1] <= own[1]
+        if before.opname not in ("COPY", "NOP") and not is_of_pattern:  # a copy is for the patterns that follow
+            return span if before.opname.startswith(_VALUES) else None
+    return None
+
+
+_VALUES: Final = ("LOAD_", "BINARY_", "UNARY_", "BUILD_", "COMPARE_", "CALL")
+"""How the instructions that end an operand begin."""
 _FINDS_A_GLOBAL: Final = "Python finds a global of this name"
 
 
@@ -284,6 +316,7 @@ _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 """How functions read a name that is not theirs."""
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
 _PATTERNS: Final = ("MATCH_CLASS", "MATCH_MAPPING", "MATCH_SEQUENCE")
 _OBJECT_TESTS: Final = frozenset(
     code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE") or name in _PATTERNS
@@ -365,9 +398,12 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
     for name in cls._pytree__expressions.keys() & namespace.keys() - set(declared):
         value = namespace[name]
         is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
-        if is_declared or hasattr(type(value), "__set__"):
+        is_read_only = isinstance(value, property) and value.fset is None
+        if is_declared or (hasattr(type(value), "__set__") and not is_read_only):
             continue
-        text = value.__name__ if isinstance(value, FunctionType) else f"{value!r:.40}"
+        function = value.fget if isinstance(value, property) else value
+        function = value.func if isinstance(value, functools.cached_property) else function
+        text = function.__name__ if isinstance(function, FunctionType) else f"{value!r:.40}"
         fix = (
             f"@dx.submodule        # makes the part\ndef {name}(self): ..."
             if text == name

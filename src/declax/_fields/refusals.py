@@ -14,7 +14,16 @@ from itertools import islice
 from types import FrameType, FunctionType, SimpleNamespace
 from typing import Any, Final, NoReturn
 
-from declax._fields.sources import CONTAINERS, Term, bare, has_expression, items, text_of
+from declax._fields.sources import (
+    CONTAINERS,
+    Term,
+    argument_text,
+    bare,
+    has_expression,
+    items,
+    text_in_own_class,
+    text_of,
+)
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
 METHOD: Final = (
@@ -40,7 +49,7 @@ def refuse(term: Term, operation: str, fix: str = METHOD) -> NoReturn:
     """Raises for an operation that needs the value of a field."""
     require_class_body(term)
     raise ExpressionError(
-        in_class_body(bare(term)),
+        in_class_body(argument_text(term, text_of)),
         f"a field has no value until an instance is created, and {operation} needs one",
         fix=_running_call(term) or fix,
     )
@@ -168,7 +177,7 @@ def refuse_hidden(value: Any, where: str, depth: int = 8) -> None:
         fix = "dx.defer(dict)([(dim, part)])" if cls is dict else f"dx.defer({cls.__name__})([dim])"
     elif cls is FunctionType:
         problem = f"the default of a parameter is the field expression {text}"
-        fix = f"def {value.__name__}(self, size=None): ...        # and read self.{text} there"
+        fix = f"def {value.__name__}(self, size=None): ...        # and read self.{text_in_own_class(held)} there"
     raise FieldError(where, problem, why=why, fix=fix)
 
 

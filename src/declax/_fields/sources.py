@@ -30,13 +30,20 @@ class Term(Unmade):
 
     Attributes:
       _pytree__name: its name in the class body, if it has one.
+      _pytree__owner: the name of its class, once that is declared.
       _pytree__specified: the field of the specifier whose default it is, if any.
     """
 
-    __slots__ = ("__weakref__", "_pytree__name", "_pytree__specified")  # JAX keeps weak references to arguments
+    __slots__ = (
+        "__weakref__",
+        "_pytree__name",
+        "_pytree__owner",
+        "_pytree__specified",
+    )  # JAX has weak references
 
     def __init__(self) -> None:
         self._pytree__name: str | None = None
+        self._pytree__owner: str | None = None
         self._pytree__specified: dataclasses.Field[Any] | None = None
 
     def _pytree__source(self, write: Write) -> str:
@@ -93,12 +100,23 @@ def has_expression(value: object, depth: int = 8) -> bool:
 
 
 def text_of(value: object) -> str:
-    """A value as the class body writes it."""
+    """A value as the class body that is being declared writes it: names of bases with their class."""
+    if isinstance(value, Term) and value._pytree__owner is not None:
+        return f"{value._pytree__owner}.{value._pytree__name}"
+    return _text(value, text_of)
+
+
+def text_in_own_class(value: object) -> str:
+    """A value as the class body that declares its names writes it."""
+    return _text(value, text_in_own_class)
+
+
+def _text(value: Any, write: Write) -> str:
     if isinstance(value, Term):
         name = value._pytree__name
-        return name if name is not None else value._pytree__source(text_of)
+        return name if name is not None else value._pytree__source(write)
     if value.__class__ in CONTAINERS:
-        return container_text(value, text_of)
+        return container_text(value, write)
     if isinstance(value, type):
         return class_text(value)
     is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))

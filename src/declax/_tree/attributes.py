@@ -8,7 +8,7 @@ import jax
 
 from declax._fields.expressions import Declaration, Expression
 from declax._fields.snapshots import attributes_of
-from declax._fields.sources import Unmade, text_of
+from declax._fields.sources import Unmade, text_in_own_class
 from declax._fields.specifiers import FieldSpec, Status, Tagged
 from declax._tree.layout import Layout, Name
 from declax._tree.read_only import ReadOnly
@@ -96,7 +96,7 @@ def check_unmade(self: Any, name: Name, value: Unmade) -> None:
         why="only class bodies declare fields, and only the constructor of their class gives them values",
         fix=f"{name}: int = dx.field()        # in the class body, under @dx.dataclass"
         if is_new
-        else f"{_target(self, name)} = block.{text_of(value)}        # the attribute of an instance",
+        else f"{_target(self, name)} = block.{text_in_own_class(value)}        # the attribute of an instance",
     )
 
 
