@@ -31,6 +31,8 @@ Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
 Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
 
 _KEYLESS: Final = frozenset({"zeros", "ones", "constant"})
+_DECOMPOSING: Final = frozenset({"orthogonal", "delta_orthogonal"})
+"""Those that take a QR decomposition, which XLA lacks for floats of less than 32 bits."""
 _PYTHON_SCALARS: Final = (bool, int, float, complex)
 _INTEGERS: Final = (int, np.integer)
 
@@ -76,7 +78,8 @@ class NamedInitializer:
         Args:
           key: a PRNG key; `zeros`, `ones` and `constant` ignore it.
           shape: of the array; an int means one axis.
-          dtype: of the array; None means the factory's, or the default float.
+          dtype: of the array; None means the factory's, or the default float. Orthogonal matrices of floats below 32
+            bits are made in float32.
           out_sharding: of the array, as ``jax.random.normal`` takes it.
 
         Raises:
@@ -100,6 +103,9 @@ class NamedInitializer:
             if self.settings is None and dtype is not None and out_sharding is None:
                 filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)
                 return filled
+            wanted = self.arguments.get("dtype") if dtype is None else dtype
+            if self.name in _DECOMPOSING and _is_half(wanted):
+                return self(key, sizes, jnp.float32, out_sharding).astype(wanted)
             return self._resolve()(key, sizes, **{k: v for k, v in given.items() if v is not None})
         except (ValueError, IndexError) as error:
             problem = f"cannot make an array of shape {sizes}"
@@ -115,6 +121,10 @@ class NamedInitializer:
         usual = inspect.signature(globals()[self.name]).parameters
         shown = [f"{k}={_show(v)}" for k, v in self.settings if usual[k].default != v]
         return f"{self.name}({', '.join(shown)})"
+
+
+def _is_half(dtype: Dtype | None) -> bool:
+    return dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)

@@ -119,7 +119,7 @@ def test_other_threads_have_no_policy():
     assert found == [None]
 
 
-LAYERS = {  # QR decompositions have no bfloat16
+LAYERS = {
     "Linear": lambda **o: dx.Linear(2, 4, **o),
     "LinearGeneral": lambda **o: dx.LinearGeneral(2, (2, 2), **o),
     "Einsum": lambda **o: dx.Einsum("ab,bc->ac", (2, 3), (3,), **o),
@@ -135,9 +135,9 @@ LAYERS = {  # QR decompositions have no bfloat16
     "LoRALinear": lambda **o: dx.LoRALinear(2, 4, lora_rank=1, **o),
     "MultiHeadAttention": lambda **o: dx.MultiHeadAttention(2, 4, normalize_qk=True, **o),
     "LSTMCell": lambda **o: dx.LSTMCell(2, 4, **o),
-    "OptimizedLSTMCell": lambda **o: dx.OptimizedLSTMCell(2, 4, recurrent_kernel_init=dx.nn.modified_orthogonal, **o),
-    "GRUCell": lambda **o: dx.GRUCell(2, 4, recurrent_kernel_init=dx.nn.modified_orthogonal, **o),
-    "SimpleCell": lambda **o: dx.SimpleCell(2, 4, recurrent_kernel_init=dx.nn.modified_orthogonal, **o),
+    "OptimizedLSTMCell": lambda **o: dx.OptimizedLSTMCell(2, 4, **o),
+    "GRUCell": lambda **o: dx.GRUCell(2, 4, **o),
+    "SimpleCell": lambda **o: dx.SimpleCell(2, 4, **o),
     "MLP": lambda **o: dx.MLP(2, 4, **o),
     "GatedMLP": lambda **o: dx.GatedMLP(2, 4, **o),
     "PReLU": lambda rngs, **o: dx.PReLU(**o),

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,16 @@ def test_the_dtype_of_a_call_wins_over_that_of_the_factory() -> None:
     assert made(key, (2,)).dtype == jnp.float16
     assert made(key, (2,), None).dtype == jnp.float16
     assert made(key, (2,), jnp.bfloat16).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(("name", "shape"), [("orthogonal", (3, 4)), ("delta_orthogonal", (3, 2, 4))])
+def test_orthogonal_matrices_in_half_precision_are_those_of_float32_rounded(name: str, shape: Any, dtype: Any) -> None:
+    make, key = getattr(initializers, name), jax.random.key(0)
+    rounded = make()(key, shape).astype(dtype)
+    np.testing.assert_array_equal(make()(key, shape, dtype), rounded)
+    np.testing.assert_array_equal(make(dtype=dtype)(key, shape), rounded)
+    assert jax.jit(lambda key: make()(key, shape, dtype))(key).dtype == dtype
 
 
 def test_works_under_transforms() -> None:
