@@ -174,6 +174,15 @@ def test_labels_are_read_in_compiled_functions_without_a_warning():
     assert run(model, jnp.ones((2, 4))).shape[0] == 2
 
 
+def test_a_variable_whose_places_would_have_two_labels_is_refused():
+    shared = dx.Param(jnp.ones(3))
+    first, second = dx.List([shared]), dx.List([shared, shared])
+    text = r"(?s)prefix, \[1\]\[0\]: Inconsistent aliasing.*0, as at \[0\]\[0\].*got: +1"
+    with pytest.raises(TransformError, match=text):
+        prefix((first, second), {lambda path, leaf: path[0] == 0: 0, ...: 1})
+    assert prefix((first, second), {...: 0})[1][1].raw_value == 0
+
+
 def test_wrong_labels():
     model = Model()
     with pytest.raises(TransformError, match="prefix, mean: no filter matches this leaf"):

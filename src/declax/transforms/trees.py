@@ -16,9 +16,18 @@ from declax._graph.unflattening import build
 from declax._state.states import State, like
 from declax._tree.statuses import check_depth
 from declax._typing import MISSING, Path
-from declax.errors import GraphError, TransformError, describe
+from declax.errors import GraphError, TransformError, describe, format_path
 from declax.transforms._engine.lift import Call
-from declax.transforms._engine.prefixes import Labels, StateLabels, held_at, label_by_filter, spread
+from declax.transforms._engine.prefixes import (
+    Labels,
+    StateLabels,
+    held_at,
+    inconsistent_aliasing,
+    is_same_label,
+    label_by_filter,
+    other_paths,
+    spread,
+)
 from declax.transforms._engine.structure import add_labels, is_root
 
 N = TypeVar("N")
@@ -49,7 +58,7 @@ def prefix(
       the Variables that the function adds, such as sown ones.
 
     Raises:
-      TransformError: a leaf matches no filter.
+      TransformError: a leaf matches no filter, or one Variable has two labels by two of its paths.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -79,8 +88,17 @@ def prefix(
     check_mode(binding.graphdef, graph)
     above = [path for path, part in parts if is_root(part)]
     definition = binding.graphdef.definition
-    places: Any = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
-    found = [label_of((*above[path[0]], *path[1:]), held_at(leaf_def, value)) for path, leaf_def, value in places]
+    held = [*map(held_at, definition.leaf_defs, binding.read())]
+
+    def whole(path: Any) -> Path:
+        return (*above[path[0]], *path[1:])
+
+    found = [label_of(whole(path), leaf) for path, leaf in zip(definition.paths, held, strict=True)]
+    for i, path in other_paths(binding.graphdef) if by_filter is not None else ():
+        again = label_of(whole(path), held[i])
+        if not is_same_label(found[i], again):
+            one, other = format_path(whole(definition.paths[i])), format_path(whole(path))
+            raise inconsistent_aliasing(f"prefix, {other}", again, one, found[i], "prefix")
     roots = build(binding.graphdef, found)
     for root, path in zip(roots, above, strict=True):
         add_labels(root, by_filter, path)

@@ -443,28 +443,19 @@ class Labels:
             return self._names[which], joined(names[which]()[rank], below)
 
         labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(definition.paths)]
-        for first, again in _references(graphdef) if graphdef.shared is not None else ():
-            leaf = definition.position(first)
-            for i in definition.sub(first)[1] if leaf is None else (leaf,):
-                path = (*again, *definition.paths[i][len(first) :])
-                found = label(path, i)
-                own = self._default if labels[i] is CAPTURED else labels[i]
-                if found is not CAPTURED and not _is_same_label(own, found):
-                    (_, one), (option, other) = name(definition.paths[i]), name(path)
-                    raise TransformError(
-                        f"{option}, {other}",
-                        "inconsistent aliasing: one Variable has two labels here",
-                        expected=f"{_text_of(own)}, as at {one}",
-                        got=_text_of(found),
-                        why="it is one Variable, reached twice",
-                        fix=f"give both places the same label in {' and '.join(dict.fromkeys(self._names))}",
-                    )
+        for i, path in other_paths(graphdef):
+            found = label(path, i)
+            own = self._default if labels[i] is CAPTURED else labels[i]
+            if found is not CAPTURED and not is_same_label(own, found):
+                (_, one), (option, other) = name(definition.paths[i]), name(path)
+                options = " and ".join(dict.fromkeys(self._names))
+                raise inconsistent_aliasing(f"{option}, {other}", found, one, own, options)
         return [self._default if found is CAPTURED else found for found in labels]
 
     def keep(self, kept: Sequence[int], labels: Sequence[Any]) -> tuple[int, ...]:
         """Which leaves of a changed graph still have a value that went in, at its label."""
         pairs = zip(kept, labels, strict=True)
-        return tuple(i if i >= 0 and _is_same_label(self.values[i], label) else -1 for i, label in pairs)
+        return tuple(i if i >= 0 and is_same_label(self.values[i], label) else -1 for i, label in pairs)
 
     def of_change(
         self, change: StructureChange, values: Sequence[Any], is_one: Sequence[bool], tree: Any
@@ -512,13 +503,29 @@ def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
     return found
 
 
-def _references(graphdef: GraphDef[Any]) -> Iterator[tuple[Path, Path]]:
-    paths: list[Path] = []
-    for path, token in walk_tokens(graphdef.tokens):
-        if isinstance(token, int):
-            yield paths[token], path
-        elif token[0] in HAS_INDEX:
-            paths.append(path)
+def other_paths(graphdef: GraphDef[Any]) -> Iterator[tuple[int, Path]]:
+    """The positions of leaves that are reached again, each with one more path."""
+    definition, paths = graphdef.definition, list[Path]()
+    for path, token in walk_tokens(graphdef.tokens) if graphdef.shared is not None else ():
+        if not isinstance(token, int):
+            paths += [path] if token[0] in HAS_INDEX else []
+            continue
+        first = paths[token]
+        leaf = definition.position(first)
+        for i in definition.sub(first)[1] if leaf is None else (leaf,):
+            yield i, (*path, *definition.paths[i][len(first) :])
+
+
+def inconsistent_aliasing(where: str, found: Any, one: str, own: Any, options: str) -> TransformError:
+    """The error for a Variable with the label `own` at the place `one`, and the label `found` here."""
+    return TransformError(
+        where,
+        "Inconsistent aliasing detected: one Variable has two labels here",
+        expected=f"{_text_of(own)}, as at {one}",
+        got=_text_of(found),
+        why="it is one Variable, reached twice",
+        fix=f"give both places the same label in {options}",
+    )
 
 
 def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: str) -> None:
@@ -533,7 +540,7 @@ def _check_plain(labels: Sequence[Any], names: Callable[[], list[str]], where: s
             )
 
 
-def _is_same_label(a: Any, b: Any) -> bool:
+def is_same_label(a: Any, b: Any) -> bool:
     return a is b or bool(a == b and type(a) is type(b))
 
 
