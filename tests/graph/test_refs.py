@@ -330,6 +330,18 @@ class TestWithVars:
         assert is_array_ref(first.raw_value)
         assert first.raw_value is not second.raw_value
 
+    def test_one_variable_in_several_places(self):
+        model = dx.List([dx.Param(jnp.ones(1)), dx.BatchStat(jnp.ones(1))])
+        model.append(model[0])
+        with pytest.raises(ValueError, match=r"(?s)with_vars: Found duplicate at paths.*hold one Variable"):
+            with_vars(model, ref=True)
+        assert not is_array_ref(model[0].raw_value)
+        assert is_array_ref(with_vars(model, ref=True, only=dx.BatchStat)[1].raw_value)
+        assert with_vars(model, ref=False)[2].raw_value is model[0].raw_value
+        made = with_vars(model, ref=True, allow_duplicates=True)
+        assert made[0] is made[2]
+        assert is_array_ref(made[0].raw_value)
+
     @pytest.mark.parametrize("kind", ["hijax", "mutable"])
     def test_kinds_that_there_are_not(self, kind):
         with pytest.raises(dx.DeclaxError, match=f"declax has no Variables of this kind: {kind}"):

@@ -12,6 +12,7 @@ from typing_extensions import TypeIs
 from declax._filters import All, Filter, ask, predicate_of
 from declax._graph.binding import bind
 from declax._graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
+from declax._graph.iteration import find_duplicates
 from declax._graph.nodes import Kind, kind_of, plain_key
 from declax._graph.unflattening import build
 from declax._modes import is_on
@@ -133,16 +134,15 @@ def with_vars(
       node: a model, a State, or a container of such.
       ref: True for refs, False for arrays, None for no change.
       only: which Variables.
-      allow_duplicates: whether one array, or one ref, may be in several
-        Variables, each of which gets a copy.
+      allow_duplicates: whether one array, or one ref, may be in several Variables, each of which gets a copy, and
+        whether one Variable may be in several places, which share its copy.
       hijax, mutable: kinds of Variables that declax does not have; None or
         False.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
-      GraphError: for `hijax` or `mutable`; for one array or ref in several
-        Variables, unless that is allowed; for a graph where a tree is asked
-        for.
+      GraphError: for `hijax` or `mutable`; for one array or ref in several Variables, and one Variable in several
+        places, unless that is allowed; for a graph where a tree is asked for.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -159,14 +159,16 @@ def with_vars(
                 fix="dx.with_vars(model, ref=True)",
             )
     is_by_ref = None if ref is None else is_on("ref", ref)
-    is_on("allow_duplicates", allow_duplicates)
+    binding = bind(node, graph)
     if is_by_ref is None:
-        binding = bind(node, graph)
         copied: N = build(binding.graphdef, binding.read())
         return copied
-    change = _VALUES_TO_REFS if is_by_ref else _TO_ARRAYS
+    change = (_VALUES_TO_REFS if is_by_ref else _TO_ARRAYS)._replace(where="with_vars")
     chosen = All(Variable, predicate_of(only, "with_vars, only"))
-    return _convert(node, change._replace(where="with_vars"), chosen, graph, allow_duplicates)
+    if not is_on("allow_duplicates", allow_duplicates):
+        changes = All(chosen, lambda _, variable: any(map(change.is_meant, jax.tree.leaves(variable.raw_value))))
+        _refuse(find_duplicates(node, only=changes), change._replace(why=_SHARED, fix=_SHARE))
+    return _convert(node, change, chosen, graph, allow_duplicates)
 
 
 def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
@@ -250,6 +252,10 @@ _TO_ARRAYS = _LeafChange(
     "each place would get a separate array",
     "allow_duplicates=True        # an array for each place",
 )
+_SHARED, _SHARE = (
+    "these places hold one Variable, and would share its copy",
+    "allow_duplicates=True        # one Variable for all of them",
+)
 
 
 def _convert(node: N, change: _LeafChange, only: Filter, graph: bool | None, allow_duplicates: bool) -> N:
@@ -306,7 +312,10 @@ def _check_duplicates(change: _LeafChange, places: Sequence[tuple[Path, Any]]) -
         for keys, part in [((), leaf)] if is_one else jax.tree_util.tree_leaves_with_path(leaf):
             if change.is_meant(part) and not isinstance(part, _NUMBERS):
                 found.setdefault(id(part), []).append((*path, *map(plain_key, keys)))
-    duplicates = [paths for paths in found.values() if len(paths) > 1]
+    _refuse([paths for paths in found.values() if len(paths) > 1], change)
+
+
+def _refuse(duplicates: Sequence[Sequence[Path]], change: _LeafChange) -> None:
     if duplicates:
         blocks = [*map(_block, duplicates[:_LISTED])]
         rest = f" (and {len(duplicates) - _LISTED} more)" if len(duplicates) > _LISTED else ""
