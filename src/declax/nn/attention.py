@@ -28,7 +28,7 @@ from declax.nn.contractions import LinearGeneral
 from declax.nn.dot_product import dot_product_attention as dot_product_attention
 from declax.nn.dot_product import dot_product_attention_weights as dot_product_attention_weights
 from declax.nn.dot_product import dot_product_attention_with_rope as dot_product_attention_with_rope
-from declax.nn.linear import OutSharding, default_bias_init, default_kernel_init
+from declax.nn.linear import Made, OutSharding, default_bias_init, default_kernel_init
 from declax.nn.masks import combine_masks as combine_masks
 from declax.nn.masks import make_attention_mask as make_attention_mask
 from declax.nn.masks import make_causal_mask as make_causal_mask
@@ -55,60 +55,67 @@ def _features_of_head(num_heads: int, num_kv_heads: int, features: int) -> int:
     return features // num_heads
 
 
-def _to_heads(
-    in_features: int,
-    num_heads: int,
-    head_dim: int,
-    use_bias: bool,
-    dtype: Dtype | None,
-    param_dtype: Dtype,
-    kernel_init: Initializer,
-    bias_init: Initializer,
-    precision: PrecisionLike,
-    promote: dtypes.PromoteDtype,
-    dot_general: Callable[..., jax.Array] | None,
-    rngs: Rngs,
-    kernel_metadata: Mapping[str, Any],
-    bias_metadata: Mapping[str, Any],
-) -> LinearGeneral:
+@dataclass
+class _Heads(Module):
+    """The fields of attention on which the maps to heads and from them depend."""
+
+    num_heads: int = field(ge=1)
+    in_features: int = field(ge=1)
+    qkv_features: int | None = field(default=None)
+    out_features: int | None = field(default=None)
+    num_kv_heads: int | None = field(default=None)
+    in_kv_features: int | None = field(default=None)
+    _: KW_ONLY
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
+    precision: PrecisionLike = field(default=None)
+    use_bias: bool = field(default=True)
+    normalize_qk: bool = field(default=False)
+    qkv_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    out_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    ln_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+    qkv_dot_general: Callable[..., jax.Array] | None = field(default=None)
+    out_dot_general: Callable[..., jax.Array] | None = field(default=None)
+    _kv_heads = _or(num_kv_heads, num_heads)
+    _kv_features = _or(in_kv_features, in_features)
+    _head_features = _features_of_head(num_heads, _kv_heads, _or(qkv_features, in_features))
+
+
+def _to_heads(in_features: int, num_heads: int, kernel: Made, bias: Made, rngs: Rngs) -> LinearGeneral:
+    """Declares the map of an input to queries, keys or values."""
     return LinearGeneral(
         in_features,
-        (num_heads, head_dim),
-        use_bias=use_bias,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        kernel_init=kernel_init,
-        bias_init=bias_init,
-        precision=precision,
-        promote_dtype=promote,
-        dot_general=dot_general,
+        (num_heads, _Heads._head_features),
+        use_bias=_Heads.use_bias,
+        dtype=_Heads.dtype,
+        param_dtype=_Heads.param_dtype,
+        kernel_init=kernel[0],
+        bias_init=bias[0],
+        precision=_Heads.precision,
+        promote_dtype=_Heads.qkv_promote_dtype,
+        dot_general=_Heads.qkv_dot_general,
         rngs=rngs,
-        kernel_metadata=kernel_metadata,
-        bias_metadata=bias_metadata,
+        kernel_metadata=kernel[1],
+        bias_metadata=bias[1],
     )
 
 
-def _norm_of_heads(
-    head_dim: int,
-    dtype: Dtype | None,
-    param_dtype: Dtype,
-    promote: dtypes.PromoteDtype,
-    rngs: Rngs,
-    metadata: Mapping[str, Any],
-) -> LayerNorm:
-    return LayerNorm(
-        head_dim,
+def _norm_of_heads(rngs: Rngs, metadata: Mapping[str, Any]) -> LayerNorm | None:
+    """Declares the norm of queries or keys."""
+    norm = LayerNorm(
+        _Heads._head_features,
         use_bias=False,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        promote_dtype=promote,
+        dtype=_Heads.dtype,
+        param_dtype=_Heads.param_dtype,
+        promote_dtype=_Heads.ln_promote_dtype,
         rngs=rngs,
         scale_metadata=metadata,
     )
+    return when(_Heads.normalize_qk, norm)
 
 
 @dataclass
-class MultiHeadAttention(Module):
+class MultiHeadAttention(_Heads):
     """Attention by several heads, each of which compares queries with keys and takes a mean of values.
 
     ``y = out(dot_product_attention(query(inputs_q), key(inputs_k), value(inputs_v)))``
@@ -167,32 +174,16 @@ class MultiHeadAttention(Module):
     (2, 5, 16)
     """
 
-    num_heads: int = field(ge=1)
-    in_features: int = field(ge=1)
-    qkv_features: int | None = field(default=None)
-    out_features: int | None = field(default=None)
-    num_kv_heads: int | None = field(default=None)
-    in_kv_features: int | None = field(default=None)
     _: KW_ONLY
-    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
-    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     broadcast_dropout: bool = field(default=True)
     dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
     deterministic: bool | None = field(default=None)
-    precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     out_kernel_init: InitVar[Initializer | None] = field(default=None)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
     out_bias_init: InitVar[Initializer | None] = field(default=None)
-    use_bias: bool = field(default=True)
     attention_fn: Callable[..., jax.Array] = field(default=dot_product_attention)
     decode: bool | None = field(default=None)
-    normalize_qk: bool = field(default=False)
-    qkv_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    out_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    ln_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    qkv_dot_general: Callable[..., jax.Array] | None = field(default=None)
-    out_dot_general: Callable[..., jax.Array] | None = field(default=None)
     rope: RoPE | None = field(default=None)
     rngs: InitVar[Rngs] = field()
     keep_rngs: InitVar[bool] = field(default=True)
@@ -202,77 +193,29 @@ class MultiHeadAttention(Module):
     out_bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     query_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     key_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _kv_heads = _or(num_kv_heads, num_heads)
-    _kv_features = _or(in_kv_features, in_features)
-    _head_features = _features_of_head(num_heads, _kv_heads, _or(qkv_features, in_features))
     query: LinearGeneral = _to_heads(
-        in_features,
-        num_heads,
-        _head_features,
-        use_bias,
-        dtype,
-        param_dtype,
-        kernel_init,
-        bias_init,
-        precision,
-        qkv_promote_dtype,
-        qkv_dot_general,
-        rngs,
-        kernel_metadata,
-        bias_metadata,
+        _Heads.in_features, _Heads.num_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
     )
     key: LinearGeneral = _to_heads(
-        _kv_features,
-        _kv_heads,
-        _head_features,
-        use_bias,
-        dtype,
-        param_dtype,
-        kernel_init,
-        bias_init,
-        precision,
-        qkv_promote_dtype,
-        qkv_dot_general,
-        rngs,
-        kernel_metadata,
-        bias_metadata,
+        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
     )
     value: LinearGeneral = _to_heads(
-        _kv_features,
-        _kv_heads,
-        _head_features,
-        use_bias,
-        dtype,
-        param_dtype,
-        kernel_init,
-        bias_init,
-        precision,
-        qkv_promote_dtype,
-        qkv_dot_general,
-        rngs,
-        kernel_metadata,
-        bias_metadata,
+        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
     )
-    query_ln: LayerNorm | None = when(
-        normalize_qk,
-        _norm_of_heads(_head_features, dtype, param_dtype, ln_promote_dtype, rngs, query_ln_scale_metadata),
-    )
-    key_ln: LayerNorm | None = when(
-        normalize_qk,
-        _norm_of_heads(_head_features, dtype, param_dtype, ln_promote_dtype, rngs, key_ln_scale_metadata),
-    )
+    query_ln: LayerNorm | None = _norm_of_heads(rngs, query_ln_scale_metadata)
+    key_ln: LayerNorm | None = _norm_of_heads(rngs, key_ln_scale_metadata)
     out: LinearGeneral = LinearGeneral(
-        (num_heads, _head_features),
-        _or(out_features, in_features),
+        (_Heads.num_heads, _Heads._head_features),
+        _or(_Heads.out_features, _Heads.in_features),
         axis=(-2, -1),
-        use_bias=use_bias,
-        dtype=dtype,
-        param_dtype=param_dtype,
+        use_bias=_Heads.use_bias,
+        dtype=_Heads.dtype,
+        param_dtype=_Heads.param_dtype,
         kernel_init=_or(out_kernel_init, kernel_init),
         bias_init=_or(out_bias_init, bias_init),
-        precision=precision,
-        promote_dtype=out_promote_dtype,
-        dot_general=out_dot_general,
+        precision=_Heads.precision,
+        promote_dtype=_Heads.out_promote_dtype,
+        dot_general=_Heads.out_dot_general,
         rngs=rngs,
         kernel_metadata=when(defer(bool)(out_kernel_metadata), out_kernel_metadata, kernel_metadata),
         bias_metadata=when(defer(bool)(out_bias_metadata), out_bias_metadata, bias_metadata),

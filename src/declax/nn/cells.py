@@ -22,7 +22,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE, DtypeDefault
 from declax.initializers import orthogonal, zeros
 from declax.nn import dtypes
 from declax.nn.activations import sigmoid, tanh
-from declax.nn.linear import Linear, default_bias_init, default_kernel_init
+from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
 
 C = TypeVar("C", default=Any)
 
@@ -99,18 +99,12 @@ class _Cell(RNNCellBase[C]):
     hidden_features: int = field(ge=1)
     _: KW_ONLY
     activation_fn: Activation = field(default=tanh)
-    kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
-    recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
-    bias_init: InitVar[Initializer] = field(default=default_bias_init)
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     carry_init: Initializer | None = field(default=None)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     keep_rngs: InitVar[bool] = field(default=False)
     rngs: InitVar[Rngs] = field()
-    kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     _carry_rngs = when(keep_rngs, _stream(rngs))
 
     @property
@@ -138,8 +132,12 @@ class _Cell(RNNCellBase[C]):
 LSTMState: TypeAlias = tuple[jax.Array, jax.Array]
 
 
+@dataclass
 class _LSTM(_Cell[LSTMState]):
     """The base of both LSTM cells: their state, and the use of the gates."""
+
+    _: KW_ONLY
+    gate_fn: Activation = field(default=sigmoid)
 
     def initialize_carry(
         self, input_shape: tuple[int, ...], rngs: RngSource | None = None, carry_init: Initializer | None = None
@@ -157,6 +155,24 @@ class _LSTM(_Cell[LSTMState]):
         c, h = self._new_state(2, input_shape, rngs, carry_init)
         return c, h
 
+    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
+        """Computes one step.
+
+        Args:
+          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
+          inputs: array of shape ``(..., in_features)``.
+
+        Returns:
+          The new state, and the output, of shape ``(..., hidden_features)``.
+        """
+        c, h = self._parts_of(carry)
+        i, f, g, o = self._gates_before_activation(inputs, h)
+        i, f, g, o = self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o)
+        with jax.numpy_dtype_promotion("standard"):  # the memory may be wider than the gates
+            new_c = f * c + i * g
+            new_h = o * self.activation_fn(new_c)
+        return (new_c, new_h), new_h
+
     def _parts_of(self, carry: Any) -> LSTMState:
         if not isinstance(carry, tuple | list) or len(carry) != 2:
             raise errors.LayerError(
@@ -169,22 +185,15 @@ class _LSTM(_Cell[LSTMState]):
         c, h = carry
         return c, h
 
-    def _update(
-        self, c: jax.Array, i: jax.Array, f: jax.Array, g: jax.Array, o: jax.Array
-    ) -> tuple[LSTMState, jax.Array]:
-        with jax.numpy_dtype_promotion("standard"):  # the memory may be wider than the gates
-            new_c = f * c + i * g
-            new_h = o * self.activation_fn(new_c)
-        return (new_c, new_h), new_h
+    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
+        """The arguments of the activations of i, f, g and o."""
+        raise NotImplementedError
 
-
-_Made: TypeAlias = tuple[Initializer, Mapping[str, Any]]
-"""How a kernel or bias is made: by an initializer, with metadata."""
 
 _INPUT, _HIDDEN = _Cell.in_features, _Cell.hidden_features
 
 
-def _gates(number: int, in_features: int, kernel: _Made, bias: _Made | None, rngs: Rngs) -> Linear:
+def _gates(number: int, in_features: int, kernel: Made, bias: Made | None, rngs: Rngs) -> Linear:
     """Declares the map of the input or the state of a cell for some of its gates."""
     bias_init, bias_metadata = bias or (default_bias_init, EMPTY)
     return Linear(
@@ -250,7 +259,6 @@ class LSTMCell(_LSTM):
     """
 
     _: KW_ONLY
-    gate_fn: Activation = field(default=sigmoid)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=modified_orthogonal)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
@@ -275,22 +283,9 @@ class LSTMCell(_LSTM):
         1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
 
-    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
-        """Computes one step.
-
-        Args:
-          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
-          inputs: array of shape ``(..., in_features)``.
-
-        Returns:
-          The new state, and the output, of shape ``(..., hidden_features)``.
-        """
-        c, h = self._parts_of(carry)
-        i = self.gate_fn(self.ii(inputs) + self.hi(h))
-        f = self.gate_fn(self.if_(inputs) + self.hf(h))
-        g = self.activation_fn(self.ig(inputs) + self.hg(h))
-        o = self.gate_fn(self.io(inputs) + self.ho(h))
-        return self._update(c, i, f, g, o)
+    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
+        of_input, of_state = (self.ii, self.if_, self.ig, self.io), (self.hi, self.hf, self.hg, self.ho)
+        return [x(inputs) + y(h) for x, y in zip(of_input, of_state, strict=True)]
 
 
 @dataclass
@@ -317,7 +312,6 @@ class OptimizedLSTMCell(_LSTM):
     """
 
     _: KW_ONLY
-    gate_fn: Activation = field(default=sigmoid)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
@@ -330,19 +324,8 @@ class OptimizedLSTMCell(_LSTM):
         4, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
     )
 
-    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
-        """Computes one step.
-
-        Args:
-          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
-          inputs: array of shape ``(..., in_features)``.
-
-        Returns:
-          The new state, and the output, of shape ``(..., hidden_features)``.
-        """
-        c, h = self._parts_of(carry)
-        i, f, g, o = jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
-        return self._update(c, self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o))
+    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
+        return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
 
 
 class _OneArray(_Cell[jax.Array]):

@@ -152,9 +152,7 @@ class LinearGeneral(Module):
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         axes = self._axes_of(x)
         batch = tuple(range(len(self.batch_axis)))
-        options: dict[str, Any] = {} if out_sharding is None else {"out_sharding": out_sharding}
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
+        options = dtypes.product_options(out_sharding, self.preferred_element_type)
         contract = ((axes, tuple(range(len(batch), len(batch) + len(axes)))), (batch, batch))
         y = (self.dot_general or lax.dot_general)(x, kernel, contract, precision=self.precision, **options)
         if bias is None:
@@ -267,9 +265,7 @@ class Einsum(Module):
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         names = self._parsed(equation)
-        options: dict[str, Any] = {} if out_sharding is None else {"out_sharding": out_sharding}
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
+        options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
             return y

@@ -247,11 +247,7 @@ class Conv(Convolution):
             padding = "VALID"
         if padding == "VALID" and max(_sizes(self, "input_dilation", self._rank)) > 1:
             padding = ((0, 0),) * self._rank  # what JAX takes beside a dilation of the input
-        options: dict[str, Any] = {}
-        if out_sharding is not None:
-            options["out_sharding"] = out_sharding
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
+        options = dtypes.product_options(out_sharding, self.preferred_element_type)
         return self.conv_general_dilated(
             x,
             kernel,

@@ -92,6 +92,16 @@ def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
     return given if given.itemsize >= 4 else np.dtype(np.float32)
 
 
+def product_options(out_sharding: Any, preferred_element_type: Dtype | None) -> dict[str, Any]:
+    """The keywords of a product of arrays that are given; a function of the user need not know the others.
+
+    >>> list(product_options(None, jnp.float32))
+    ['preferred_element_type']
+    """
+    given = {"out_sharding": out_sharding, "preferred_element_type": preferred_element_type}
+    return {name: option for name, option in given.items() if option is not None}
+
+
 def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Adds a bias of shape ``(features,)`` to the last axis of `y`.
 

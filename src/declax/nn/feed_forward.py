@@ -18,7 +18,7 @@ from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn.activations import gelu, silu
-from declax.nn.linear import Linear, default_bias_init, default_kernel_init
+from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
 from declax.nn.stochastic import Dropout
 
 
@@ -33,7 +33,45 @@ def _is_positive(rate: float) -> bool:
 
 
 @dataclass
-class MLP(Module):
+class _FeedForward(Module):
+    """The fields of all feed-forward networks."""
+
+    in_features: int = field(ge=1)
+    hidden_features: int = field(ge=1)
+    out_features: int | None = field(default=None)
+    _: KW_ONLY
+    activation: Activation = field(default=gelu)
+    dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
+    use_bias: bool = field(default=True)
+    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
+    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
+    precision: PrecisionLike = field(default=None)
+    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
+
+
+_INPUT, _HIDDEN = _FeedForward.in_features, _FeedForward.hidden_features
+
+
+def _map(in_features: int, out_features: int, kernel: Made, bias: Made, rngs: Rngs) -> Linear:
+    """Declares one of the maps of a network."""
+    return Linear(
+        in_features,
+        out_features,
+        use_bias=_FeedForward.use_bias,
+        dtype=_FeedForward.dtype,
+        param_dtype=_FeedForward.param_dtype,
+        precision=_FeedForward.precision,
+        kernel_init=kernel[0],
+        bias_init=bias[0],
+        promote_dtype=_FeedForward.promote_dtype,
+        rngs=rngs,
+        kernel_metadata=kernel[1],
+        bias_metadata=bias[1],
+    )
+
+
+@dataclass
+class MLP(_FeedForward):
     """Two affine maps of the last axis with an activation between them.
 
     ``y = down(dropout(activation(up(x))))``
@@ -64,51 +102,23 @@ class MLP(Module):
     (2, 3)
     """
 
-    in_features: int = field(ge=1)
-    hidden_features: int = field(ge=1)
-    out_features: int | None = field(default=None)
     _: KW_ONLY
-    activation: Activation = field(default=gelu)
-    dropout_rate: float = field(default=0.0, ge=0.0, le=1.0)
-    use_bias: bool = field(default=True)
-    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
-    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
-    precision: PrecisionLike = field(default=None)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    up: Linear = Linear(
-        in_features,
-        hidden_features,
-        use_bias=use_bias,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        precision=precision,
-        kernel_init=kernel_init,
-        bias_init=bias_init,
-        promote_dtype=promote_dtype,
-        rngs=rngs,
-        kernel_metadata=kernel_metadata,
-        bias_metadata=bias_metadata,
+    up: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
+    down: Linear = _map(
+        _HIDDEN,
+        _output_features(_FeedForward.out_features, _INPUT),
+        (kernel_init, kernel_metadata),
+        (bias_init, bias_metadata),
+        rngs,
     )
-    down: Linear = Linear(
-        hidden_features,
-        _output_features(out_features, in_features),
-        use_bias=use_bias,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        precision=precision,
-        kernel_init=kernel_init,
-        bias_init=bias_init,
-        promote_dtype=promote_dtype,
-        rngs=rngs,
-        kernel_metadata=kernel_metadata,
-        bias_metadata=bias_metadata,
+    dropout: Dropout | None = when(
+        _is_positive(_FeedForward.dropout_rate), Dropout(_FeedForward.dropout_rate, rngs=rngs)
     )
-    dropout: Dropout | None = when(_is_positive(dropout_rate), Dropout(dropout_rate, rngs=rngs))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the network.
@@ -150,20 +160,7 @@ class GatedMLP(MLP):
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    gate: Linear = Linear(
-        MLP.in_features,
-        MLP.hidden_features,
-        use_bias=MLP.use_bias,
-        dtype=MLP.dtype,
-        param_dtype=MLP.param_dtype,
-        precision=MLP.precision,
-        kernel_init=kernel_init,
-        bias_init=bias_init,
-        promote_dtype=MLP.promote_dtype,
-        rngs=rngs,
-        kernel_metadata=kernel_metadata,
-        bias_metadata=bias_metadata,
-    )
+    gate: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
 
     def _hidden(self, inputs: jax.Array) -> jax.Array:
         return self.activation(self.gate(inputs)) * self.up(inputs)

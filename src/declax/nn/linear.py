@@ -30,6 +30,9 @@ default_embed_init: Initializer = variance_scaling(1.0, "fan_in", "normal", out_
 
 OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
 
+Made: TypeAlias = tuple[Initializer, Mapping[str, Any]]
+"""How a parameter is made: by an initializer, with metadata."""
+
 
 @dataclass
 class Linear(Module):
@@ -100,11 +103,7 @@ class Linear(Module):
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         check_last_axis(self, "in_features", x, size=kernel.shape[0])  # under shard_map, that of a part
-        options: dict[str, Any] = {}
-        if out_sharding is not None:
-            options["out_sharding"] = out_sharding
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
+        options = dtypes.product_options(out_sharding, self.preferred_element_type)
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return dtypes.add_bias(self.dot_general(x, kernel, contract, precision=self.precision, **options), bias)
 
