@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from typing import Any
 
 import jax
@@ -148,6 +150,16 @@ def test_training_the_original_shows_in_the_view():
     assert not jnp.allclose(evaluated(x), before)
     assert evaluated.linear.kernel is model.linear.kernel
     assert (evaluated.norm.mean.value == model.norm.mean.value).all()
+
+
+@pytest.mark.parametrize("flag", ["deterministic", "use_running_average"])
+def test_every_layer_that_evaluation_changes_has_a_view_for_it(flag):
+    classes = [
+        cls for name in dir(dx.nn) if isinstance(cls := getattr(dx.nn, name), type) and issubclass(cls, dx.Module)
+    ]
+    of_flag = [c for c in classes if dataclasses.is_dataclass(c) and flag in {f.name for f in dataclasses.fields(c)}]
+    assert len(of_flag) > 1
+    assert all(flag in inspect.signature(cls.set_view).parameters for cls in of_flag)
 
 
 def test_a_set_view_of_ones_own():

@@ -216,6 +216,20 @@ class SpectralNorm(Module):
         layer: Any = self.layer_instance
         return layer(x)
 
+    def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Sets attributes of a view; called by `dx.view`.
+
+        Args:
+          use_running_average: keep `u` and `sigma` as they are.
+          **kwargs: arguments for other layers.
+
+        Returns:
+          The arguments for other layers.
+        """
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
+        return kwargs
+
     def _weights(self) -> dict[Path, jax.Array]:
         weights = {path: weight for path, weight in _params(self.layer_instance, Param).items() if weight.ndim > 1}
         for path, weight in weights.items():
