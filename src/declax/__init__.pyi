@@ -157,6 +157,11 @@ from declax._variables.variable import Perturbation as Perturbation
 from declax._variables.variable import Variable as Variable
 from declax._variables.variable import VariableState as VariableState
 from declax._version import __version__ as __version__
+from declax.checkpoint.loading import Restored as Restored
+from declax.checkpoint.loading import load as load
+from declax.checkpoint.matching import RestoreReport as RestoreReport
+from declax.checkpoint.saving import save as save
+from declax.checkpoint.steps import Checkpoints as Checkpoints
 from declax.config._cli.scripts import CliRun as CliRun
 from declax.config._cli.scripts import cli as cli
 from declax.config._data import Ref as Ref
@@ -169,6 +174,7 @@ from declax.config.registry import register_kind as register_kind
 from declax.config.schema import json_schema as json_schema
 from declax.config.specs import Spec as Spec
 from declax.config.specs import spec as spec
+from declax.errors import CheckpointError as CheckpointError
 from declax.errors import ConfigError as ConfigError
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError

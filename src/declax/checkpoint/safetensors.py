@@ -124,16 +124,24 @@ def map_tensors(path: str | os.PathLike[str], *, follow_links: bool = True) -> d
     >>> map_tensors("some.safetensors")["scale"]
     array([1., 1., 1.], dtype=float32)
     """
+    return map_file(path, follow_links=follow_links)[0]
+
+
+def map_file(
+    path: str | os.PathLike[str], *, follow_links: bool = True
+) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]:
+    """The arrays of a file, as of `map_tensors`, and all its bytes."""
     with open_regular(path, follow_links=follow_links) as file:
         header = _header_of(Path(path), file.fileno())
         try:
             content = mmap.mmap(file.fileno(), header.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise _invalid(Path(path), "the file cannot be mapped", str(error)) from error
-    return {
+    arrays = {
         name: np.ndarray(info.shape, info.dtype, buffer=content, offset=info.start)
         for name, info in header.tensors.items()
     }
+    return arrays, content
 
 
 def tensor_files(path: str | os.PathLike[str]) -> dict[str, Path]:
@@ -306,7 +314,7 @@ def _header_text(path: str | os.PathLike[str], tensors: Mapping[str, Any], metad
     end = 0
     for name, tensor in tensors.items():
         dtype = np.dtype(tensor.dtype)
-        format_name = _NAMES.get(_little(dtype))
+        format_name = _NAMES.get(little(dtype))
         if format_name is None or name == "__metadata__":
             problem = f"safetensors cannot hold array {name!r}"
             raise CheckpointError(os.fspath(path), problem, got=f"dtype {dtype}", expected=", ".join(map(str, _NAMES)))
@@ -322,7 +330,7 @@ def _pieces(header: bytes, tensors: Iterable[Any]) -> Iterator[memoryview | byte
     joined = bytearray(header)
     for tensor in tensors:
         array = np.asarray(tensor)
-        ordered = np.ascontiguousarray(array, _little(array.dtype))
+        ordered = np.ascontiguousarray(array, little(array.dtype))
         content = ordered.reshape(-1).view(np.uint8).data
         if len(joined) + len(content) <= _CHUNK:
             joined += content
@@ -334,6 +342,6 @@ def _pieces(header: bytes, tensors: Iterable[Any]) -> Iterator[memoryview | byte
     yield bytes(joined)
 
 
-def _little(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def little(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype with the byte order of the format."""
     return dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype

@@ -1,0 +1,140 @@
+"""Folders that appear completely or not at all, and have one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from declax.checkpoint.files import NO_FOLLOW, naming
+from declax.errors import CheckpointError
+
+LOCK = ".lock"
+"""The file whose lock a writer of a folder holds; the system releases it when the process ends."""
+
+
+class Claim:
+    """The right to write to a folder, until `release`.
+
+    Raises:
+      CheckpointError: another process or thread has it, or the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        with naming(self._path, "created"):
+            self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(self._descriptor).st_ino == os.stat(self._path, follow_symlinks=False).st_ino
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 200).decode("utf-8", "replace")
+            self.release()
+            raise CheckpointError(str(folder), "another writer uses this folder", got=holder or None) from None
+        except OSError as error:
+            self.release()
+            raise CheckpointError(str(self._path), "the file cannot be locked", got=error.strerror) from error
+        if not held:  # the folder was removed as the rest of a killed process
+            self.release()
+            raise CheckpointError(str(folder), "another writer removed this folder")
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def release(self) -> None:
+        """Gives the right back."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+_RANDOM = re.compile("[0-9a-f]{16}")
+TEMPORARY = ".tmp-"
+"""What the names of unfinished folders have between the name and a random part."""
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder, which is renamed to the path after the block, or removed if the block raises.
+
+    Raises:
+      CheckpointError: the path exists, now or in the end.
+    """
+    if os.path.lexists(path):
+        raise exists_already(path)
+    with naming(path.parent, "created"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    remove_rests(path.parent, path.name)
+    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(8)}")
+    with naming(temporary, "created"):
+        temporary.mkdir()
+    try:
+        with Claim(temporary):
+            yield temporary
+            sync_folder(temporary)
+            with naming(path, "created"):
+                _rename_to_new(temporary, path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _rename_to_new(temporary: Path, path: Path) -> None:
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise exists_already(path) from None
+        raise
+
+
+def exists_already(path: Path) -> CheckpointError:
+    """The error of a checkpoint that would be overwritten."""
+    fix = "dx.save(path, items, overwrite=True)        # replaces a checkpoint"
+    return CheckpointError(str(path), "the path exists already", fix=fix)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder, which is not seen under its name while its files disappear."""
+    rest = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(8)}")
+    with naming(path, "removed"):
+        os.rename(path, rest)
+        shutil.rmtree(rest)
+
+
+def remove_rests(folder: Path, name: str) -> None:
+    """Removes what killed processes have left of folders of a name; `*` stands for any."""
+    for rest in folder.glob(f".{name if name == '*' else glob.escape(name)}{TEMPORARY}*"):
+        if not _RANDOM.fullmatch(rest.name.rpartition(TEMPORARY)[2]) or not (rest.is_dir() and not rest.is_symlink()):
+            continue
+        try:
+            with Claim(rest):
+                shutil.rmtree(rest)
+        except (CheckpointError, OSError):
+            continue  # another process writes there, or removes it as well
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Syncs the entries of a folder: what was created, renamed and removed in it."""
+    with naming(path, "synced"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,319 @@
+"""`load`: items from a checkpoint, verified, all of them or none."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from declax._filters import Filter, ask, predicate_of
+from declax._graph.api import state as state_of
+from declax._graph.updating import update
+from declax._random.streams import Rngs
+from declax.checkpoint.items import (
+    Item,
+    filled,
+    from_file,
+    item_of,
+    on_device,
+    state_with,
+    text_of,
+    without_target,
+)
+from declax.checkpoint.manifest import ItemRecord, Manifest, read_manifest
+from declax.checkpoint.matching import (
+    RestoreReport,
+    Stored,
+    StoredLeaf,
+    joined,
+    match,
+    renamed_leaves,
+    upgraded_leaves,
+)
+from declax.checkpoint.safetensors import map_file
+from declax.checkpoint.saving import Progress, read_items
+from declax.config.loading import spec_from_config
+from declax.errors import CheckpointError, suggest
+from declax.transforms.abstract import eval_shape
+
+_CHUNK: Final = 1 << 24
+
+
+class Restored(dict[str, Any]):
+    """The items of a checkpoint by name.
+
+    Attributes:
+      report: what was restored, renamed or left out.
+      metrics: the numbers that were saved with it.
+    """
+
+    report: RestoreReport
+    metrics: Mapping[str, float]
+
+    def __init__(self, items: Mapping[str, Any], report: RestoreReport, metrics: Mapping[str, float]) -> None:
+        super().__init__(items)
+        self.report = report
+        self.metrics = metrics
+
+
+def load(
+    path: str | os.PathLike[str],
+    /,
+    into: Mapping[str, Any] | None = None,
+    *,
+    only: Filter | None = None,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = True,
+    verify: bool = True,
+    extra: Iterable[Any] = (),
+    progress: Progress | None = None,
+) -> Restored:
+    """Restores the items of a checkpoint.
+
+    Paths, shapes, dtypes and kinds of Variables must be those of the target. All items are read and compared before
+    the first one is written to. Nothing of the checkpoint is executed.
+
+    Args:
+      path: the folder.
+      into: the items to restore, by name. Models, optimizers and other graphs are written in place, on their devices
+        and with their shardings; other items are in the result. Without it, models are rebuilt from their specs, and
+        items without a spec are States of arrays.
+      only: which leaves of the target are restored.
+      rename: new paths for paths of the checkpoint, as ``{"model.old.*": "model.new.*"}``.
+      strict: False takes what fits; the `report` of the result says what does not.
+      verify: False skips the digests of the files of arrays.
+      extra: classes that the specs may name, as in `from_config`.
+      progress: a function of the bytes that are read so far, and of all bytes.
+
+    Returns:
+      The items by name: a dict with a `report` and `metrics`.
+
+    Raises:
+      CheckpointError: the checkpoint is damaged or incomplete; or it does not fit, with all paths that are missing,
+        unexpected or have another shape or dtype. Nothing is changed.
+      ConfigError: a spec names a class that is neither in `extra` nor registered.
+
+    >>> import declax as dx
+    >>> dx.save("step_13", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "step": 13})
+    >>> model = dx.Linear(2, 3, rngs=dx.Rngs(1))
+    >>> found = dx.load("step_13", into={"model": model, "step": 0})
+    >>> found["step"], found["model"] is model
+    (13, True)
+    """
+    folder = Path(path)
+    if into is None and (only is not None or not strict):
+        raise CheckpointError(str(folder), "only= and strict=False choose among the leaves of a target", fix="into=...")
+    manifest, files = _open(folder)
+    with _digests(folder, manifest, files if verify else {}) as check:
+        try:
+            found = _stored(folder, manifest, files)
+        except CheckpointError:
+            check()  # a damaged file is the reason, if there is one
+            raise
+        stored = renamed_leaves(str(folder), found, rename or {})
+        if into is None:
+            targets, rest = _rebuilt(folder, manifest, tuple(extra))
+        else:
+            targets, rest = read_items(str(folder), into), []
+        _check_names(folder, targets, stored)
+        values, report = _matched(folder, targets, stored, manifest, only, strict)
+        likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
+        arrays = _on_devices([*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)], progress)
+        check()
+    done = _write(targets, arrays, manifest)
+    for name, leaves in zip(rest, arrays[len(targets) :], strict=True):
+        done[name] = without_target((stored[name][text].record.path, value) for text, value in leaves.items())
+    order = manifest.items if into is None else into
+    return Restored({name: done[name] for name in order}, report, manifest.metrics)
+
+
+# --- reading and verifying ------------------------------------------------------------
+
+_Files = dict[str, tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]]
+
+
+def _open(folder: Path) -> tuple[Manifest, _Files]:
+    """The manifest and its files; those of the new one if a writer replaces the checkpoint meanwhile."""
+    manifest = read_manifest(folder)
+    while True:
+        try:
+            return manifest, {name: _map(folder / name, record.size) for name, record in manifest.files.items()}
+        except CheckpointError:
+            before, manifest = manifest, read_manifest(folder)
+            if manifest.files == before.files:
+                raise
+
+
+def _map(path: Path, size: int) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]:
+    arrays, content = map_file(path, follow_links=False)
+    if len(content) != size:
+        raise CheckpointError(
+            str(path), "the file has another size", expected=f"{size} bytes", got=f"{len(content)} bytes"
+        )
+    return arrays, content
+
+
+@contextmanager
+def _digests(folder: Path, manifest: Manifest, files: _Files) -> Iterator[Callable[[], None]]:
+    """Computes the digests of files in threads; the function that it yields waits for them, and compares."""
+    pool = ThreadPoolExecutor(max(1, min(len(files), os.cpu_count() or 1)))
+    found: dict[str, Future[str]] = {name: pool.submit(_digest, content) for name, (_, content) in files.items()}
+
+    def check() -> None:
+        for name, digest in found.items():
+            if digest.result() != manifest.files[name].sha256:
+                expected = f"sha256 {manifest.files[name].sha256}"
+                raise CheckpointError(str(folder / name), "the file was changed or damaged", expected=expected)
+
+    try:
+        yield check
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _digest(content: mmap.mmap) -> str:
+    digest = hashlib.sha256()
+    with memoryview(content) as view:
+        for start in range(0, len(view), _CHUNK):
+            digest.update(view[start : start + _CHUNK])
+    return digest.hexdigest()
+
+
+def _stored(folder: Path, manifest: Manifest, files: _Files) -> dict[str, Stored]:
+    """The leaves of all items; raises unless the files have exactly the arrays that the manifest names."""
+    arrays: dict[str, tuple[str, np.ndarray[Any, Any]]] = {}
+    for name, (found, _) in files.items():
+        for text, array in found.items():
+            if text in arrays:
+                raise CheckpointError(str(folder / name), f"{arrays[text][0]} has the array {text!r} too")
+            arrays[text] = (name, array)
+    made: dict[str, Stored] = {}
+    for name, item in manifest.items.items():
+        made[name] = {}
+        for text, record in item.leaves.items():
+            if text != text_of(name, record.path):
+                raise CheckpointError(
+                    str(folder), f"the manifest gives {text!r} another path", got=repr(record.path)[:80]
+                )
+            if not record.dtype:
+                made[name][text] = StoredLeaf(record, record.value)
+                continue
+            if text not in arrays:
+                raise CheckpointError(str(folder), f"no file has the array {text!r}")
+            file, array = arrays.pop(text)
+            made[name][text] = StoredLeaf(record, from_file(f"{folder / file}, {text}", record.dtype, array))
+    if arrays:
+        text, (file, _) = next(iter(arrays.items()))
+        raise CheckpointError(str(folder / file), f"the manifest does not name the array {text!r}")
+    return made
+
+
+# --- matching and writing ---------------------------------------------------------------
+
+
+def _check_names(folder: Path, targets: list[Item], stored: Mapping[str, Stored]) -> None:
+    for item in targets:
+        if item.name not in stored:
+            hint = suggest(item.name, stored)
+            problem = f"the checkpoint has no item {item.name!r}"
+            raise CheckpointError(str(folder), problem, expected=", ".join(stored), fix=hint)
+
+
+def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[list[Item], list[str]]:
+    """Abstract models from their specs, and the names of the other items with leaves."""
+    targets: list[Item] = []
+    rest: list[str] = []
+    for name, item in manifest.items.items():
+        if item.spec is not None:
+            spec = spec_from_config(Any, item.spec, extra=extra, migrate=True)
+            model = eval_shape(lambda spec=spec: spec.build(rngs=Rngs(0)), graph=True)
+            targets.append(item_of(str(folder), name, model))
+        elif item.is_value:
+            targets.append(Item(name, item.value, {}, is_json=True))
+        else:
+            rest.append(name)
+    return targets, rest
+
+
+def _matched(
+    folder: Path,
+    targets: list[Item],
+    stored: Mapping[str, Stored],
+    manifest: Manifest,
+    only: Filter | None,
+    strict: bool,
+) -> tuple[list[Stored], RestoreReport]:
+    """The stored leaves for each target, and the report; raises where a strict report has problems."""
+    found: list[Stored] = []
+    reports: list[RestoreReport] = []
+    for item in targets:
+        record = manifest.items.get(item.name, ItemRecord())
+        if item.is_json != record.is_value and (item.leaves or record.leaves):
+            kinds = ("plain data", "arrays") if record.is_value else ("arrays", "plain data")
+            problem = f"the item {item.name!r} is {kinds[0]} in the checkpoint, and {kinds[1]} in the target"
+            raise CheckpointError(str(folder), problem)
+        leaves = upgraded_leaves(str(folder), item, stored[item.name], record.versions)
+        chosen, report = match(item, leaves, None if only is None else _chosen(item, only))
+        found.append(chosen)
+        reports.append(report)
+    report = joined(reports)
+    if strict and not report:
+        count = len(report.problems)
+        raise CheckpointError(
+            str(folder),
+            f"the checkpoint does not fit at {count} path{'s' if count > 1 else ''}",
+            got="\n".join(map(str, report.problems)),
+            fix="dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest",
+        )
+    return found, report
+
+
+def _chosen(item: Item, only: Filter) -> frozenset[str]:
+    predicate = predicate_of(only, "load, only")
+    return frozenset(text_of(item.name, path) for path, value in item.variables() if ask(predicate, path, value))
+
+
+def _on_devices(values: list[Stored], likes: list[dict[str, Any]], progress: Progress | None) -> list[dict[str, Any]]:
+    """The values as arrays like those of the targets, if any."""
+    total = sum(getattr(leaf.content, "nbytes", 0) for leaves in values for leaf in leaves.values())
+    done = 0
+    made: list[dict[str, Any]] = []
+    for leaves, like in zip(values, likes, strict=True):
+        made.append({})
+        for text, leaf in leaves.items():
+            made[-1][text] = on_device(leaf.content, like.get(text))
+            done += getattr(leaf.content, "nbytes", 0)
+            if progress is not None:
+                progress(done, total)
+    jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # of JAX
+    return made
+
+
+def _write(targets: list[Item], arrays: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
+    """Writes to all graphs, or to none; returns the items."""
+    done: list[tuple[Any, Any]] = []
+    found: dict[str, Any] = {}
+    try:
+        for item, values in zip(targets, arrays, strict=False):  # items without a target follow
+            if item.is_json:
+                found[item.name] = manifest.items[item.name].value
+            elif not item.is_graph:
+                found[item.name] = filled(item, values)
+            else:
+                before = state_of(item.value)
+                update(item.value, state_with(item, values))
+                done.append((item.value, before))
+                found[item.name] = item.value
+    except BaseException:
+        for value, before in reversed(done):
+            update(value, before)
+        raise
+    return found

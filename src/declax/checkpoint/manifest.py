@@ -1,0 +1,238 @@
+"""The manifest of a checkpoint: what its files cannot say, and the digests that prove it unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from declax._typing import Path as LeafPath
+from declax._version import __version__
+from declax.checkpoint.files import naming, new_file, open_regular, parse_json, read_at
+from declax.checkpoint.folders import sync_folder
+from declax.errors import CheckpointError
+
+NAME: Final = "manifest.json"
+FORMAT: Final = "declax-checkpoint"
+VERSION: Final = 1
+MAX_SIZE: Final = 1 << 28
+
+_FIRST_LINE: Final = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
+_FIRST_LENGTH: Final = 79
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class LeafRecord:
+    """What a manifest says of a leaf.
+
+    Attributes:
+      path: the keys below the item.
+      dtype: of an array; ``key<...>`` with the implementation for random keys; empty for a JSON value.
+      value: the JSON value.
+      depth: how many keys of the path lead to the Variable, if it holds a tree of arrays.
+      kind: the name of the class of the Variable; empty if there is none.
+      metadata: of the Variable, as text where JSON has no such value.
+    """
+
+    path: LeafPath
+    dtype: str = ""
+    value: Any = None
+    depth: int | None = None
+    kind: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ItemRecord:
+    """What a manifest says of an item.
+
+    Attributes:
+      leaves: by the text of their path, with the name of the item.
+      spec: the configuration that rebuilds it, or None.
+      versions: the `config_version` of the class of each node, where it is not 1, by the text of its path.
+      value: the item itself, if it is JSON.
+      is_value: whether it is.
+    """
+
+    leaves: Mapping[str, LeafRecord] = field(default_factory=dict)
+    spec: Mapping[str, Any] | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    value: Any = None
+    is_value: bool = False
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The size of a file in bytes, and its sha256."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of ``manifest.json``.
+
+    Attributes:
+      files: by name.
+      items: by name.
+      metrics: numbers by name, such as the loss by which `Checkpoints` chooses the best.
+    """
+
+    files: Mapping[str, FileRecord]
+    items: Mapping[str, ItemRecord]
+    metrics: Mapping[str, float]
+
+    @property
+    def structure(self) -> str:
+        """A digest of paths, dtypes and kinds: equal for checkpoints of one structure."""
+        rows = [
+            [text, leaf.dtype, leaf.kind] for item in self.items.values() for text, leaf in sorted(item.leaves.items())
+        ]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest of a folder, in place of an older one; the files that it names are complete by then."""
+    table = {
+        "format": FORMAT,
+        "version": VERSION,
+        "declax": __version__,
+        "structure": manifest.structure,
+        "metrics": dict(manifest.metrics),
+        "files": {name: asdict(record) for name, record in manifest.files.items()},
+        "items": {name: _plain_item(item) for name, item in manifest.items.items()},
+    }
+    rest = json.dumps(table, indent=1).encode()[2:]
+    first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()
+    temporary = folder / f".{NAME}.new"
+    with naming(temporary, "removed"):
+        temporary.unlink(missing_ok=True)
+    with new_file(temporary) as file:
+        file.write(first + rest)
+    with naming(folder / NAME, "written"):
+        os.replace(temporary, folder / NAME)
+    sync_folder(folder)
+
+
+def _plain_item(item: ItemRecord) -> dict[str, Any]:
+    if item.is_value:
+        return {"value": item.value}
+    leaves = {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}
+    return {"spec": item.spec, "versions": dict(item.versions), "leaves": leaves}
+
+
+def _plain_leaf(leaf: LeafRecord) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    given = {"path": list(leaf.path), **{name: getattr(leaf, name) for name in ("dtype", "depth", "kind", "metadata")}}
+    if not leaf.dtype:
+        given["value"] = leaf.value
+    return {name: value for name, value in given.items() if name in ("path", "value") or value not in ("", None, {})}
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint, checked against its digest.
+
+    Raises:
+      CheckpointError: the folder is no checkpoint, or the manifest was changed, or a newer version wrote it.
+    """
+    path = folder / NAME
+    with open_regular(path, follow_links=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_SIZE:
+            raise CheckpointError(str(path), "the manifest is too large", expected=f"at most {MAX_SIZE} bytes")
+        text = read_at(path, file.fileno(), 0, size)
+    first = _FIRST_LINE.fullmatch(text[:_FIRST_LENGTH])
+    digest = hashlib.sha256(text[_FIRST_LENGTH:]).hexdigest()
+    if first is None or first[1].decode() != digest:
+        raise CheckpointError(
+            str(path), "the manifest was changed or damaged", expected=f"sha256 {digest}", got=_shown(text)
+        )
+    table = parse_json(path, text)
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        raise CheckpointError(str(path), "this is not a manifest of declax", got=repr(table)[:80])
+    if table.get("version") != VERSION:
+        raise CheckpointError(
+            str(path),
+            "another version of declax wrote this checkpoint",
+            expected=f"version {VERSION} of the format",
+            got=repr(table.get("version"))[:80],
+            fix="install the version of declax that wrote it",
+        )
+    try:
+        return _manifest_of(table)
+    except CheckpointError as error:
+        raise CheckpointError(str(path), "the manifest is invalid", why=error.problem) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # an entry is missing, or of another type
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise CheckpointError(str(path), "the manifest is invalid", why=reason) from None
+
+
+def _shown(text: bytes) -> str:
+    return text[:_FIRST_LENGTH].decode("utf-8", "replace").strip() or "an empty file"
+
+
+def _manifest_of(table: Mapping[str, Any]) -> Manifest:
+    """Reads JSON; `read_manifest` adds the path to errors."""
+    files = {name: FileRecord(_size(f["size"]), _digest(f["sha256"])) for name, f in table["files"].items()}
+    for name in files:
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
+            raise CheckpointError(NAME, f"{name!r:.80} is not the name of a file of arrays")
+    items = {name: _item_of(item) for name, item in table["items"].items()}
+    metrics = {str(name): float(value) for name, value in table["metrics"].items()}
+    manifest = Manifest(files, items, metrics)
+    if manifest.structure != table["structure"]:
+        raise CheckpointError(NAME, "the structure has another digest")
+    return manifest
+
+
+def _item_of(table: Mapping[str, Any]) -> ItemRecord:
+    if "value" in table:
+        return ItemRecord(value=table["value"], is_value=True)
+    leaves = {text: _leaf_of(leaf) for text, leaf in table["leaves"].items()}
+    versions = {text: _size(version) for text, version in table["versions"].items()}
+    spec = table["spec"]
+    if not (spec is None or isinstance(spec, dict)):
+        raise CheckpointError(NAME, "a spec must be a table")
+    return ItemRecord(leaves, spec, versions)
+
+
+def _leaf_of(table: Mapping[str, Any]) -> LeafRecord:
+    path = tuple(table["path"])
+    if not all(type(key) in (str, int) for key in path):
+        raise CheckpointError(NAME, "the keys of a path must be texts and integers")
+    if ("dtype" in table) == ("value" in table):
+        raise CheckpointError(NAME, "a leaf must have a dtype or a value")
+    depth = table.get("depth")
+    return LeafRecord(
+        path,
+        _text(table.get("dtype", "")),
+        table.get("value"),
+        None if depth is None else _size(depth),
+        _text(table.get("kind", "")),
+        dict(table.get("metadata", {})),
+    )
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise CheckpointError(NAME, f"{value!r:.40} is not a size")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise CheckpointError(NAME, f"{value!r:.40} is not a text")
+    return value
+
+
+def _digest(value: object) -> str:
+    if not _HEX.fullmatch(_text(value)):
+        raise CheckpointError(NAME, f"{value!r:.40} is not a sha256")
+    return _text(value)

@@ -1,0 +1,231 @@
+"""`save`: items to a folder that is complete, or does not exist."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+
+from declax._variables.metadata import Metadata
+from declax.checkpoint.files import naming
+from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
+from declax.checkpoint.items import SCALARS, Item, Leaf, Stored, dtype_text, is_json, is_storable, item_of, stored
+from declax.checkpoint.manifest import NAME, FileRecord, ItemRecord, LeafRecord, Manifest, read_manifest, write_manifest
+from declax.checkpoint.matching import versions_of
+from declax.checkpoint.safetensors import write_tensors
+from declax.config.loading import spec_of, to_config
+from declax.config.specs import Spec
+from declax.errors import CheckpointError, DeclaxError, describe, type_name
+
+Progress = Callable[[int, int], None]
+"""Is called with the bytes that are done, and all bytes."""
+
+FILE_SIZE: Final = 1 << 31
+"""From how many bytes on arrays go to another file."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    items: Mapping[str, Any],
+    /,
+    *,
+    spec: Spec[Any] | Mapping[str, Spec[Any]] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    overwrite: bool = False,
+    extra: Iterable[Any] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Saves models, optimizers, arrays and plain data in a folder, completely or not at all.
+
+    When `save` returns, the checkpoint is on the disk. When the process ends before, there is no checkpoint at the
+    path, or the old one.
+
+    Args:
+      path: the folder, which must not exist.
+      items: by name: a model, an optimizer, random streams, a container of them, a State, a pytree of arrays and
+        numbers, or plain data as of JSON.
+      spec: how `load` rebuilds the item ``model``, or items by name. Without it, the record of a constructed model is
+        saved, where it has one (see `spec_of`).
+      metrics: numbers to keep with the checkpoint, such as the loss.
+      overwrite: replace a checkpoint at the path. A reader sees the old one or the new one.
+      extra: classes that the specs name, as in `to_config`.
+      progress: a function of the bytes that are written so far, and of all bytes.
+
+    Raises:
+      CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. What was
+        at the path is unchanged.
+
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    >>> dx.save("step_12", {"model": model, "step": 12})
+    >>> dx.load("step_12")["step"]
+    12
+    """
+    folder = Path(path)
+    read = read_items(str(folder), items)
+    records = _records(str(folder), read, spec, tuple(extra))
+    arrays = {text: stored(leaf.value) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)}
+    total = sum(array.nbytes for array in arrays.values())
+    report = _counted(progress, total)
+    if overwrite and (folder / NAME).exists():
+        _replace(folder, arrays, records, metrics or {}, report)
+        return
+    if overwrite and folder.is_dir() and any(folder.iterdir()):
+        raise CheckpointError(
+            str(folder), "the folder has other files than those of a checkpoint, so nothing is overwritten"
+        )
+    if os.path.lexists(folder) and not overwrite:
+        raise exists_already(folder)
+    with new_folder(folder) as temporary:
+        files = _write_files(temporary, arrays, report)
+        write_manifest(temporary, Manifest(files, records, _numbers(str(folder), metrics or {})))
+
+
+def read_items(where: str, items: Any) -> list[Item]:
+    """The items, read; raises if there are none."""
+    if not isinstance(items, Mapping) or not items:
+        fix = '{"model": model, "step": 12}'
+        raise CheckpointError(where, "a checkpoint consists of items by name", got=describe(items), fix=fix)
+    return [item_of(where, name, value) for name, value in items.items()]
+
+
+def _replace(
+    folder: Path,
+    arrays: Mapping[str, Stored],
+    records: Mapping[str, ItemRecord],
+    metrics: Mapping[str, float],
+    report: Callable[[int], None] | None,
+) -> None:
+    """Puts new files beside those of a checkpoint, then the manifest that names them, and removes the old ones."""
+    with Claim(folder):
+        with suppress(CheckpointError):  # a damaged checkpoint is replaced too
+            _remove_strays(folder)
+        try:
+            files = _write_files(folder, arrays, report)
+            write_manifest(folder, Manifest(files, records, _numbers(str(folder), metrics)))
+        except BaseException:
+            with suppress(CheckpointError):
+                _remove_strays(folder)
+            raise
+        _remove_strays(folder)
+
+
+def _remove_strays(folder: Path) -> None:
+    """Removes the files that the manifest on the disk does not name: of an old checkpoint, or of a killed writer."""
+    sync_folder(folder)  # from here on no failure of power brings an older manifest back
+    named = read_manifest(folder).files
+    for file in [*folder.glob("*.safetensors"), *folder.glob(f".{NAME}.new")]:
+        if file.name not in named:
+            with naming(file, "removed"):
+                file.unlink(missing_ok=True)
+
+
+def _write_files(
+    folder: Path, arrays: Mapping[str, Stored], report: Callable[[int], None] | None
+) -> dict[str, FileRecord]:
+    """Writes arrays to files of about `FILE_SIZE` bytes."""
+    groups: list[dict[str, Stored]] = [{}]
+    size = 0
+    for text, array in arrays.items():
+        if size and size + array.nbytes > FILE_SIZE:
+            groups.append({})
+            size = 0
+        groups[-1][text] = array
+        size += array.nbytes
+    token = secrets.token_hex(4)
+    files: dict[str, FileRecord] = {}
+    for number, group in enumerate(groups):
+        name = f"arrays-{token}-{number:05}.safetensors"
+        digest = write_tensors(folder / name, group, metadata={"format": "declax"}, progress=report)
+        files[name] = FileRecord((folder / name).stat().st_size, digest)
+    return files
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    done = 0
+
+    def report(size: int) -> None:
+        nonlocal done
+        done = min(done + size, total)  # headers come on top
+        progress(done, total)
+
+    return report
+
+
+def _numbers(where: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(where, "metrics must be numbers by name", got=str(error)) from None
+
+
+# --- what the manifest says ---------------------------------------------------------
+
+
+def _records(
+    where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None, extra: tuple[Any, ...]
+) -> dict[str, ItemRecord]:
+    specs: Mapping[str, Spec[Any]] = {"model": spec} if isinstance(spec, Spec) else spec or {}
+    for name in specs:
+        if name not in {item.name for item in items if item.is_graph}:
+            raise CheckpointError(where, f"spec: there is no model of the name {name!r}", got=_names(items))
+    return {item.name: _record(where, item, specs.get(item.name), extra) for item in items}
+
+
+def _names(items: Iterable[Item]) -> str:
+    return ", ".join(item.name for item in items)
+
+
+def _record(where: str, item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
+    if item.is_json:
+        return ItemRecord(value=item.value, is_value=True)
+    leaves = {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
+    return ItemRecord(leaves, _config_of(item, spec, extra), versions_of(item))
+
+
+def _config_of(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The configuration of the given spec, or of the record of the model; None if it has no complete record."""
+    if spec is not None:
+        return to_config(spec, full=True, extra=extra)
+    if not item.is_graph:
+        return None
+    try:
+        return to_config(spec_of(item.value), full=True, extra=extra)
+    except DeclaxError:
+        return None
+
+
+def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
+    kind, metadata = leaf.leaf_def or (None, None)
+    shown = {} if metadata is None else _plain_metadata(metadata)
+    name = "" if kind is None else type_name(kind)
+    if _is_scalar(leaf):
+        return LeafRecord(leaf.path, value=leaf.value, depth=leaf.depth, kind=name, metadata=shown)
+    value = leaf.value
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise CheckpointError(where, "an abstract model has no arrays to save", got=describe(value))
+    if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
+        raise CheckpointError(
+            where,
+            "this process holds only a part of the array",
+            got=describe(value),
+            fix='dx.save(path, items, engine="orbax")        # each process writes its part',
+        )
+    if not is_storable(value):
+        raise CheckpointError(where, "a checkpoint holds arrays of numbers", got=describe(value))
+    return LeafRecord(leaf.path, dtype_text(value), depth=leaf.depth, kind=name, metadata=shown)
+
+
+def _is_scalar(leaf: Leaf) -> bool:
+    return isinstance(leaf.value, SCALARS)
+
+
+def _plain_metadata(metadata: Metadata) -> dict[str, Any]:
+    return {name: value if is_json(value) else repr(value) for name, value in metadata.items()}

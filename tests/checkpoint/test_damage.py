@@ -1,0 +1,337 @@
+"""Damaged checkpoints and failing disks: refused with the name of the file, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import declax as dx
+from declax.checkpoint import files, folders, saving
+from declax.checkpoint.manifest import _FIRST_LENGTH
+from declax.checkpoint.safetensors import write_tensors
+from declax.errors import CheckpointError
+
+
+def items(value):
+    model = dx.Module()
+    model.w, model.b = dx.Param(jnp.full((4, 3), value)), dx.Param(jnp.full(3, value))
+    return {"model": model, "tree": {"a": np.full(5, value)}, "step": int(value)}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damage")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(saving, "FILE_SIZE", 60)
+    dx.save(folder / "c", items(1.0))
+    dx.save(folder / "d", items(2.0))
+    monkeypatch.undo()
+    return folder
+
+
+def names_of(folder):
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != folders.LOCK)
+
+
+def assert_refused(folder, name=None):
+    into = items(7.0)
+    with pytest.raises(CheckpointError) as caught:
+        dx.load(folder, into=into)
+    assert str(folder / (name or "")) in str(caught.value)
+    assert (into["model"].w.value == 7.0).all()
+    assert (into["model"].b.value == 7.0).all()
+
+
+CASES = [("flip", seed) for seed in range(110)] + [("cut", seed) for seed in range(50)]
+CASES += [("missing", n) for n in range(3)] + [("swapped", n) for n in range(3)] + [("link", n) for n in range(3)]
+CASES += (
+    [("longer", n) for n in range(3)] + [("folder", n) for n in range(3)] + [("other checkpoint", n) for n in range(3)]
+)
+
+
+@pytest.mark.parametrize("first", range(0, len(CASES), 30))
+def test_damage_is_refused_by_the_name_of_the_file(first, saved, tmp_path):
+    for number, (kind, seed) in enumerate(CASES[first : first + 30]):
+        folder = tmp_path / str(number)
+        shutil.copytree(saved / "c", folder)
+        chance = random.Random(seed)
+        names = names_of(folder)
+        name = names[seed % len(names)]
+        file = folder / name
+        content = bytearray(file.read_bytes())
+        if kind == "flip":
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            file.write_bytes(content)
+        elif kind == "cut":
+            file.write_bytes(content[: chance.randrange(len(content))])
+        elif kind == "longer":
+            file.write_bytes(content + b" ")
+        elif kind == "missing":
+            file.unlink()
+        elif kind == "link":
+            file.rename(tmp_path / f"elsewhere{number}")
+            file.symlink_to(tmp_path / f"elsewhere{number}")
+        elif kind == "folder":
+            file.unlink()
+            file.mkdir()
+        elif kind == "swapped":
+            arrays = [name for name in names if name.endswith("safetensors")]
+            a, b = arrays[seed % len(arrays)], arrays[(seed + 1) % len(arrays)]
+            (folder / a).rename(folder / "x")
+            (folder / b).rename(folder / a)
+            (folder / "x").rename(folder / b)
+            name = None  # either of the two
+        else:
+            others = names_of(saved / "d")
+            shutil.copy(saved / "d" / others[seed % len(others)], file)
+            name = None  # of the manifest: its files; of a file: itself
+        assert_refused(folder, name)
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) + len(FAULTS) >= 200
+
+
+# --- a failing disk ---------------------------------------------------------------------
+
+CALLS = ["mkdir", "open", "fsync", "rename", "replace", "write"]
+FAULTS = [(call, code, n) for call in CALLS for code in (errno.ENOSPC, errno.EACCES, errno.EIO) for n in range(3)]
+
+
+def failing(real, code, number, calls):
+    """A function that fails with an error of the system at its call of a number."""
+
+    def call(*arguments, **options):
+        calls.append(1)
+        if len(calls) == number + 1:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **options)
+
+    return call
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in names_of(folder)}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_failing_call_leaves_everything_as_it_was(call, overwrite, tmp_path, monkeypatch):
+    owner, name = (files._Whole, call) if call == "write" else (os, call)
+    failed = 0
+    for _, code, number in [fault for fault in FAULTS if fault[0] == call]:
+        folder = tmp_path / f"{code}-{number}"
+        folder.mkdir()
+        if overwrite:
+            dx.save(folder / "c", items(1.0))
+        before = contents(folder / "c") if overwrite else {}
+        problem = None
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failing(getattr(owner, name), code, number, []))
+            try:
+                dx.save(folder / "c", items(2.0), overwrite=overwrite)
+            except CheckpointError as error:
+                problem = str(error)
+        if problem is not None:
+            failed += 1
+            assert str(folder) in problem
+            assert os.strerror(code) in problem
+        step = dx.load(folder / "c", into=items(0.0))["step"] if (folder / "c").exists() else 0
+        if problem is None:
+            assert step == 2
+        elif step == 2:  # complete before the call that failed
+            assert call in ("fsync", "open")
+        else:
+            assert contents(folder / "c") == before if overwrite else not list(folder.iterdir())
+        dx.save(folder / "c", items(3.0), overwrite=True)
+        assert dx.load(folder / "c", into=items(0.0))["step"] == 3
+        assert len(names_of(folder / "c")) == 2
+        assert [entry.name for entry in folder.iterdir()] == ["c"]
+    assert failed or (overwrite and call in ("rename", "mkdir"))
+
+
+# --- hostile manifests --------------------------------------------------------------------
+
+
+def with_manifest(folder, text):
+    """Replaces the manifest by one whose digest is right."""
+    rest = text if isinstance(text, bytes) else json.dumps(text).encode()[1:]
+    first = b'{"sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",\n'
+    (folder / "manifest.json").write_bytes(first + rest)
+
+
+def changed(table, *path, to):
+    *above, last = path
+    inner = table
+    for key in above:
+        inner = inner[key]
+    inner[last] = to
+    return table
+
+
+LEAF = ("items", "model", "leaves", "model.w")
+OUTSIDE = "is not the name of a file of arrays"
+HOSTILE = {
+    "format": (("format",), "pickle", "this is not a manifest of declax"),
+    "version": (("version",), 99, "another version of declax wrote this checkpoint"),
+    "file above": (
+        ("files",),
+        {"../a.safetensors": {"size": 1, "sha256": "0" * 64}},
+        "is not the name of a file of arrays",
+    ),
+    "absolute file": (
+        ("files",),
+        {"/etc/a.safetensors": {"size": 1, "sha256": "0" * 64}},
+        "is not the name of a file of arrays",
+    ),
+    "hidden file": (
+        ("files",),
+        {".a.safetensors": {"size": 1, "sha256": "0" * 64}},
+        "is not the name of a file of arrays",
+    ),
+    "other file": (("files",), {"a.pickle": {"size": 1, "sha256": "0" * 64}}, OUTSIDE),
+    "negative size": (("files",), {"a.safetensors": {"size": -1, "sha256": "0" * 64}}, "-1 is not a size"),
+    "no digest": (("files",), {"a.safetensors": {"size": 1, "sha256": "0"}}, "'0' is not a sha256"),
+    "items": (("items",), [], "the manifest is invalid"),
+    "spec": (("items", "model", "spec"), "Net", "a spec must be a table"),
+    "spec of code": (("items", "model", "spec"), {"kind": "os.system"}, "unknown kind"),
+    "versions": (("items", "model", "versions"), {"model": "2"}, "'2' is not a size"),
+    "path": ((*LEAF, "path"), [["w"]], "the keys of a path must be texts and integers"),
+    "another path": ((*LEAF, "path"), ["v"], "the manifest gives 'model.w' another path"),
+    "two values": ((*LEAF, "value"), 3, "a leaf must have a dtype or a value"),
+    "kind": ((*LEAF, "kind"), 3, "3 is not a text"),
+    "structure": (("structure",), "0" * 64, "the structure has another digest"),
+    "metrics": (("metrics",), {"loss": "low"}, "the manifest is invalid"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_manifests(case, saved, tmp_path):
+    path, to, problem = HOSTILE[case]
+    shutil.copytree(saved / "c", tmp_path / "c")
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    del table["sha256"]
+    with_manifest(tmp_path / "c", changed(table, *path, to=to))
+    with pytest.raises(dx.DeclaxError, match=problem):
+        dx.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("size", ["deep", "sparse", pytest.param("many", marks=pytest.mark.slow)])
+def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
+    shutil.copytree(saved / "c", tmp_path / "c")
+    path = tmp_path / "c" / "manifest.json"
+    if size == "deep":
+        with_manifest(tmp_path / "c", b'"a":' + b"[" * 500_000 + b"]" * 500_000 + b"}")
+    elif size == "many":
+        with_manifest(tmp_path / "c", b",".join(b'"%d":1' % n for n in range(1_000_000)) + b"}")
+    else:
+        with path.open("r+b") as file:
+            file.truncate(1 << 40)
+    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    problems = {"deep": "the JSON is nested too deeply", "sparse": "the manifest is too large"}
+    with pytest.raises(CheckpointError, match=problems.get(size, "this is not a manifest of declax")) as caught:
+        dx.load(tmp_path / "c")
+    assert str(path) in str(caught.value)
+    assert time.process_time() - begun < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
+
+
+def test_the_files_must_have_the_arrays_of_the_manifest(saved, tmp_path):
+    for change, problem in [
+        (lambda leaves: leaves.pop("model.w"), "the manifest does not name the array 'model.w'"),
+        (
+            lambda leaves: leaves.update({"model.x": {**leaves["model.w"], "path": ["x"]}}),
+            "no file has the array 'model.x'",
+        ),
+        (lambda leaves: leaves["model.w"].update(dtype="float16"), "the file and the manifest have different dtypes"),
+        (lambda leaves: leaves["model.w"].update(dtype="key<none>"), "unknown implementation of random keys"),
+        (lambda leaves: leaves["model.w"].update(dtype="key<rbg>"), "the data are not those of random keys"),
+    ]:
+        shutil.copytree(saved / "c", tmp_path / "c")
+        table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+        del table["sha256"]
+        change(table["items"]["model"]["leaves"])
+        rows = [
+            [text, leaf.get("dtype", ""), leaf.get("kind", "")]
+            for item in table["items"].values()
+            for text, leaf in sorted(item.get("leaves", {}).items())
+        ]
+        table["structure"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        with_manifest(tmp_path / "c", table)
+        with pytest.raises(CheckpointError, match=problem):
+            dx.load(tmp_path / "c", into={"model": items(0.0)["model"]})
+        shutil.rmtree(tmp_path / "c")
+
+
+def test_one_array_in_two_files(saved, tmp_path):
+    shutil.copytree(saved / "c", tmp_path / "c")
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    del table["sha256"]
+    name = next(iter(table["files"]))
+    for copy in ("first.safetensors", "second.safetensors"):
+        shutil.copy(tmp_path / "c" / name, tmp_path / "c" / copy)
+        table["files"][copy] = table["files"][name]
+    del table["files"][name]
+    with_manifest(tmp_path / "c", table)
+    with pytest.raises(CheckpointError, match=r"first.safetensors has the array 'model.b' too"):
+        dx.load(tmp_path / "c", into={"model": items(0.0)["model"]})
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_valid_file_of_another_size(verify, saved, tmp_path):
+    shutil.copytree(saved / "c", tmp_path / "c")
+    file = min((tmp_path / "c").glob("*.safetensors"))
+    file.unlink()
+    write_tensors(file, {"model.w": np.ones(3)})
+    with pytest.raises(CheckpointError, match="the file has another size") as caught:
+        dx.load(tmp_path / "c", verify=verify)
+    assert str(file) in str(caught.value)
+
+
+def test_the_first_line_has_a_fixed_length(saved):
+    assert (saved / "c" / "manifest.json").read_bytes()[_FIRST_LENGTH - 1 : _FIRST_LENGTH] == b"\n"
+
+
+# --- locks ----------------------------------------------------------------------------------
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(CheckpointError, match="the file cannot be locked"):
+        dx.save(tmp_path / "c", {"a": 1})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_removed_while_it_is_claimed(tmp_path, monkeypatch):
+    import fcntl
+
+    def remove(*_):
+        (tmp_path / folders.LOCK).unlink()
+        (tmp_path / folders.LOCK).touch()
+
+    monkeypatch.setattr(fcntl, "flock", remove)
+    with pytest.raises(CheckpointError, match="another writer removed this folder"):
+        folders.Claim(tmp_path)
+
+
+def test_rests_of_other_writers_stay(tmp_path):
+    mine, theirs = tmp_path / ".c.tmp-0123456789abcdef", tmp_path / ".c.tmp-notes"
+    live = tmp_path / ".c.tmp-fedcba9876543210"
+    for folder in (mine, theirs, live):
+        folder.mkdir()
+    with folders.Claim(live):
+        dx.save(tmp_path / "c", {"a": 1})
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([live.name, theirs.name, "c"])

@@ -1,0 +1,471 @@
+"""`save` and `load`: what comes back, what is refused, and that nothing changes then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import declax as dx
+from declax.errors import CheckpointError, ConfigError
+
+
+@dx.dataclass
+class Net(dx.Module):
+    inputs: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    hidden = dx.Linear(inputs, 16, rngs=rngs)
+    norm = dx.BatchNorm(16, rngs=rngs)
+    drop = dx.Dropout(0.1, rngs=rngs)
+    out = dx.Linear(16, 1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.out(self.drop(dx.relu(self.norm(self.hidden(x)))))
+
+
+def parts(seed, inputs=4):
+    net = Net(inputs, dx.Rngs(seed))
+    return net, dx.Optimizer(net, optax.adam(0.01), wrt=dx.Param)
+
+
+def values(*nodes):
+    return [
+        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        for x in jax.tree.leaves(dx.as_pure(dx.state(nodes)))
+    ]
+
+
+def assert_equal(a, b):
+    assert len(a) == len(b)
+    assert all(np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
+
+
+@dx.jit
+def train_step(net: Any, optimizer: Any, ema: Any, rngs: Any, x: Any) -> Any:
+    noise = jax.random.normal(rngs.noise(), x.shape)
+    loss, grads = dx.value_and_grad(lambda net: jnp.mean((net(x + noise) - 1.0) ** 2))(net)
+    optimizer.update(net, grads)
+    ema.update(net)
+    return loss
+
+
+def run(steps, state, data, stop=None):
+    """Losses of a run; `state` is changed in place, its position in the data included."""
+    losses = []
+    for _ in range(steps):
+        batch = jnp.asarray(data[state["position"] : state["position"] + 8])
+        losses.append(float(train_step(state["model"], state["optimizer"], state["ema"], state["rngs"], batch)))
+        state["position"] += 8
+    return losses
+
+
+def fresh(seed):
+    net, optimizer = parts(seed)
+    ema = dx.EMA(net, 0.9)
+    return {"model": net, "optimizer": optimizer, "ema": ema, "rngs": dx.Rngs(noise=seed), "position": 0}
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_to_the_last_bit(tmp_path):
+    data = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
+    whole = fresh(0)
+    expected = run(10, whole, data)
+    first = fresh(0)
+    losses = run(4, first, data)
+    dx.save(tmp_path / "step_4", first)
+    resumed = fresh(1)
+    resumed |= dx.load(tmp_path / "step_4", into=resumed)
+    losses += run(6, resumed, data)
+    assert losses == expected
+    nodes = ("model", "optimizer", "ema", "rngs")
+    assert_equal(values(*(resumed[n] for n in nodes)), values(*(whole[n] for n in nodes)))
+
+
+def test_models_are_written_in_place_and_other_items_are_returned(tmp_path):
+    net, optimizer = parts(0)
+    tree = {"a": jnp.arange(3), "pair": (np.ones(2), 2.5), "text": "x"}
+    opt_state = optax.adam(1.0).init({"w": jnp.ones(3)})
+    dx.save(tmp_path / "c", {"model": net, "both": [net, optimizer], "tree": tree, "state": opt_state, "step": 3})
+    other, others = parts(1)[0], parts(2)
+    empty = jax.tree.map(lambda x: x if isinstance(x, str) else x * 0, tree)
+    found = dx.load(
+        tmp_path / "c",
+        into={"model": other, "both": list(others), "tree": empty, "state": jax.tree.map(jnp.zeros_like, opt_state)},
+    )
+    assert found["model"] is other
+    assert_equal(values(other), values(net))
+    assert_equal(values(*others), values(net, optimizer))
+    assert found["tree"]["pair"][1] == 2.5
+    assert found["tree"]["text"] == "x"
+    assert isinstance(found["tree"]["pair"][0], np.ndarray)
+    assert type(found["state"][0]) is type(opt_state[0])
+    assert found.keys() == {"model", "both", "tree", "state"}
+    assert found.report
+
+
+@pytest.mark.parametrize("value", [None, True, 3, 2.5, "text", [1, {"a": None}], {"a": [1.5]}, {}, float("inf")])
+def test_plain_data_comes_back_as_it_was(value, tmp_path):
+    dx.save(tmp_path / "c", {"value": value})
+    assert dx.load(tmp_path / "c")["value"] == value
+
+
+def test_a_model_is_rebuilt_from_its_record(tmp_path):
+    net, _ = parts(0)
+    dx.save(tmp_path / "c", {"model": net, "more": {"a": jnp.ones(2), "n": 3}})
+    found = dx.load(tmp_path / "c", extra=[Net])
+    assert_equal(values(found["model"]), values(net))
+    assert dx.spec_of(found["model"]) == dx.spec_of(net)
+    assert found["more"].to_pure_dict().keys() == {"a", "n"}
+    with pytest.raises(ConfigError):
+        dx.load(tmp_path / "c")
+
+
+def test_a_model_is_rebuilt_from_the_given_spec(tmp_path):
+    net, _ = parts(0)
+    lost = dx.merge(*dx.split(net))
+    dx.save(tmp_path / "c", {"model": lost}, spec=dx.spec(Net, 4))
+    assert isinstance(dx.load(tmp_path / "c", extra=[Net])["model"], Net)
+    with pytest.raises(CheckpointError, match="spec: there is no model of the name 'net'"):
+        dx.save(tmp_path / "d", {"model": lost}, spec={"net": dx.spec(Net, 4)})
+
+
+def test_items_without_a_spec_are_states(tmp_path):
+    _, optimizer = parts(0)
+    dx.save(tmp_path / "c", {"optimizer": optimizer, "array": jnp.ones(3), "big": np.arange(3)})
+    found = dx.load(tmp_path / "c")
+    assert isinstance(found["optimizer"], dx.State)
+    assert found["optimizer"].opt_state[0].count == 0
+    assert (found["array"] == 1).all()
+    assert found["big"].dtype == np.int64  # JAX without 64-bit numbers would change it
+    again = parts(1)[1]
+    dx.update(again, found["optimizer"])
+    assert_equal(values(again), values(optimizer))
+
+
+def test_a_state_is_saved_and_restored(tmp_path):
+    net, _ = parts(0)
+    other = dx.state(parts(1)[0])
+    dx.save(tmp_path / "c", {"state": dx.state(net)})
+    found = dx.load(tmp_path / "c", into={"state": other})
+    assert_equal(values(found["state"]), values(dx.state(net)))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int4", "uint4", "int8", "uint16", "float16", "bfloat16", "float8_e4m3fn", "float8_e3m4", "complex64"],
+)
+def test_arrays_of_each_dtype(dtype, tmp_path):
+    array = jnp.asarray([[0, 1, 1], [1, 0, 0]], dtype)
+    dx.save(tmp_path / "c", {"a": dx.Param(array), "scalar": {"x": array[0, 1]}})
+    into = {"a": dx.Param(jnp.zeros_like(array)), "scalar": {"x": array[0, 0]}}
+    found = dx.load(tmp_path / "c", into=into)
+    for new, old in ((found["a"].value, array), (found["scalar"]["x"], array[0, 1])):
+        assert new.dtype == old.dtype
+        assert np.asarray(new).tobytes() == np.asarray(old).tobytes()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_random_keys_keep_their_implementation(impl, tmp_path):
+    keys = jax.random.split(jax.random.key(3, impl=impl), 4)
+    dx.save(tmp_path / "c", {"keys": keys})
+    target = jax.random.split(jax.random.key(0, impl=impl), 4)
+    for found in (dx.load(tmp_path / "c")["keys"], dx.load(tmp_path / "c", into={"keys": target})["keys"]):
+        assert found.dtype == keys.dtype
+        assert (jax.random.key_data(found) == jax.random.key_data(keys)).all()
+    other = "rbg" if impl == "threefry2x32" else "threefry2x32"
+    with pytest.raises(CheckpointError, match=f"got dtype key<{impl}>"):
+        dx.load(tmp_path / "c", into={"keys": jax.random.split(jax.random.key(0, impl=other), 4)})
+
+
+def test_variables_that_hold_trees_numbers_and_refs(tmp_path):
+    def make(x):
+        model = dx.Module()
+        model.tree = dx.Variable({"a": jnp.full(2, x), "b": [jnp.full((), x)]})
+        model.number = dx.Variable(x)
+        model.ref = dx.Param(dx.array_ref(jnp.full(2, x)))
+        return model
+
+    model, other = make(1.0), make(2.0)
+    dx.save(tmp_path / "c", {"model": model})
+    ref = other.ref.raw_value
+    dx.load(tmp_path / "c", into={"model": other})
+    assert other.tree.value["b"][0] == 1.0
+    assert other.number.value == 1.0
+    assert other.ref.raw_value is ref
+    assert (ref[...] == 1.0).all()
+    other.number.value = jnp.asarray(3.0)  # as `jit` does
+    dx.save(tmp_path / "d", {"model": other})
+    dx.load(tmp_path / "d", into={"model": model})
+    assert model.number.value == 3.0
+
+
+def test_shared_variables_stay_shared(tmp_path):
+    def make(x):
+        model = dx.Module()
+        model.a = dx.Param(jnp.full(2, x))
+        model.b = model.a
+        return model
+
+    dx.save(tmp_path / "c", {"model": make(1.0)})
+    other = make(2.0)
+    dx.load(tmp_path / "c", into={"model": other})
+    assert other.a is other.b
+    assert (other.b.value == 1.0).all()
+
+
+def test_arrays_are_copies_of_the_file(tmp_path):
+    dx.save(tmp_path / "c", {"a": jnp.arange(100_000.0)})
+    found = dx.load(tmp_path / "c")["a"]
+    (file,) = (tmp_path / "c").glob("*.safetensors")
+    with file.open("r+b") as opened:
+        opened.seek(-40_000, 2)
+        opened.write(b"\xff" * 4000)
+    assert (found == jnp.arange(100_000.0)).all()
+
+
+# --- a target that differs ----------------------------------------------------------
+
+
+def mlp(sizes, kind=dx.Param, dtype=jnp.float32):
+    model = dx.Module()
+    for name, size in sizes.items():
+        setattr(model, name, kind(jnp.zeros(size, dtype)))
+    return model
+
+
+def test_one_report_of_all_that_differs(tmp_path):
+    dx.save(tmp_path / "c", {"model": mlp({"kernel": 2, "bias": 3, "scale": 4})})
+    target = mlp({"kernel": 3, "bais": 3, "extra": 1})
+    target.scale = dx.Param(jnp.zeros(4, jnp.bfloat16))
+    before = values(target)
+    with pytest.raises(CheckpointError, match="the checkpoint does not fit at 5 paths") as caught:
+        dx.load(tmp_path / "c", into={"model": target})
+    text = str(caught.value)
+    assert str(tmp_path / "c") in text
+    assert "model.kernel: expected shape (3,), got shape (2,)" in text
+    assert "model.scale: expected dtype bfloat16, got dtype float32" in text
+    assert "model.bais: expected a Param, got nothing" in text
+    assert "model.bias: the target has no such path; did you mean 'model.bais'?" in text
+    assert_equal(values(target), before)
+    report = dx.load(tmp_path / "c", into={"model": target}, strict=False).report
+    assert not report
+    assert len(report.problems) == 5
+    assert str(report).startswith("taken: 0 of 5 values")
+
+
+def test_kinds_must_agree(tmp_path):
+    dx.save(tmp_path / "c", {"model": mlp({"a": 2})})
+    with pytest.raises(CheckpointError, match="expected a BatchStat, got a Param"):
+        dx.load(tmp_path / "c", into={"model": mlp({"a": 2}, dx.BatchStat)})
+
+
+def test_numbers_texts_and_arrays_must_agree(tmp_path):
+    dx.save(tmp_path / "c", {"t": {"a": jnp.ones(2), "n": 3, "s": "x"}})
+    with pytest.raises(CheckpointError, match="the checkpoint does not fit at 3 paths"):
+        dx.load(tmp_path / "c", into={"t": {"a": 1.0, "n": "3", "s": jnp.ones(())}})
+
+
+def test_nothing_is_written_if_one_item_cannot_be(tmp_path):
+    @dx.dataclass(frozen=True)
+    class Frozen(dx.Module):
+        array: jax.Array
+
+    dx.save(tmp_path / "c", {"a": mlp({"w": 2}), "b": Frozen(jnp.ones(2))})
+    first, second = mlp({"w": 2}), Frozen(jnp.zeros(2))
+    first.w.value = jnp.full(2, 7.0)
+    with pytest.raises(dx.DeclaxError, match="cannot be changed in place"):
+        dx.load(tmp_path / "c", into={"a": first, "b": second})
+    assert (first.w.value == 7.0).all()
+
+
+def test_items_that_the_checkpoint_lacks_and_items_of_other_kinds(tmp_path):
+    dx.save(tmp_path / "c", {"model": mlp({"a": 2}), "step": 1})
+    with pytest.raises(CheckpointError, match="the checkpoint has no item 'modle'") as caught:
+        dx.load(tmp_path / "c", into={"modle": mlp({"a": 2})})
+    assert "did you mean 'model'?" in str(caught.value)
+    with pytest.raises(CheckpointError, match="the item 'step' is plain data in the checkpoint, and arrays"):
+        dx.load(tmp_path / "c", into={"step": jnp.ones(2)})
+    with pytest.raises(CheckpointError, match="the item 'model' is arrays in the checkpoint, and plain data"):
+        dx.load(tmp_path / "c", into={"model": 3})
+    with pytest.raises(CheckpointError, match="choose among the leaves of a target"):
+        dx.load(tmp_path / "c", strict=False)
+
+
+def test_only_some_leaves(tmp_path):
+    saved, target = parts(0)[0], parts(1)[0]
+    dx.save(tmp_path / "c", {"model": saved})
+    before = values(target.norm, target.drop)
+    report = dx.load(tmp_path / "c", into={"model": target}, only=dx.PathContains("hidden")).report
+    assert report.taken == ("model.hidden.bias", "model.hidden.kernel")
+    assert_equal(values(target.hidden), values(saved.hidden))
+    assert_equal(values(target.norm, target.drop), before)
+
+
+# --- names that have changed --------------------------------------------------------
+
+
+def test_paths_are_renamed_by_patterns(tmp_path):
+    dx.save(tmp_path / "c", {"model": {"old": mlp({"a": 2, "b": 3}), "same": mlp({"c": 1})}})
+    target = {"new": mlp({"a": 2, "b": 3}), "same": mlp({"d": 1})}
+    rename = {"model.old.*": "model.new.*", "model.same.c": "model.same.d"}
+    found = dx.load(tmp_path / "c", into={"model": target}, rename=rename)
+    assert len(found.report.taken) == 3
+    for rename, problem in [
+        ({"model.odl.*": "model.new.*"}, "rename: 'model.odl.*' matches no path of the checkpoint"),
+        ({"model.*": "model.new"}, "rename: 'model.*' and 'model.new' have different numbers of *"),
+        ({"model.old.a": "model.old.b"}, "rename: two leaves would have the path model.old.b"),
+    ]:
+        with pytest.raises(CheckpointError) as caught:
+            dx.load(tmp_path / "c", into={"model": target}, rename=rename)
+        assert problem in str(caught.value)
+
+
+def test_fields_that_were_renamed(tmp_path):
+    @dx.dataclass
+    class Inner(dx.Module):
+        weight: dx.Param[jax.Array] = dx.field(renamed_from="kernel")
+
+    @dx.dataclass
+    class Outer(dx.Module):
+        second: Inner = dx.field(renamed_from="first")
+
+    old = dx.Module()
+    old.first = mlp({"kernel": 2})
+    old.first.kernel.value = jnp.ones(2)
+    target = Outer(Inner(dx.Param(jnp.zeros(2))))
+    dx.save(tmp_path / "c", {"model": old})
+    found = dx.load(tmp_path / "c", into={"model": target})
+    assert (target.second.weight.value == 1).all()
+    assert found.report.renamed == (("model.first.kernel", "model.second.weight"),)
+    assert "renamed:\n  model.first.kernel to model.second.weight" in str(found.report)
+
+
+class Versioned(dx.Module):
+    def __init__(self):
+        self.wide = dx.Param(jnp.zeros((2, 3)))
+
+
+def test_upgrades_of_classes(tmp_path, monkeypatch):
+    old = Versioned()
+    del old.wide
+    old.left, old.right = dx.Param(jnp.ones((2, 1))), dx.Param(jnp.full((2, 2), 2.0))
+    dx.save(tmp_path / "c", {"model": {"part": old, "n": mlp({"a": 1})}})
+
+    def join(arrays):
+        return {"wide": np.concatenate([arrays["left"], arrays["right"]], 1)}
+
+    monkeypatch.setattr(Versioned, "config_version", 2, raising=False)
+    monkeypatch.setattr(Versioned, "checkpoint_upgrades", {1: join}, raising=False)
+    target = {"part": Versioned(), "n": mlp({"a": 1})}
+    dx.load(tmp_path / "c", into={"model": target})
+    assert target["part"].wide.value.tolist() == [[1, 2, 2], [1, 2, 2]]
+    dx.save(tmp_path / "d", {"model": target})
+    dx.load(tmp_path / "d", into={"model": target})  # is of version 2
+    monkeypatch.setattr(Versioned, "checkpoint_upgrades", {1: lambda arrays: None})
+    with pytest.raises(CheckpointError, match=r"checkpoint_upgrades\[1\] must return a dict of arrays"):
+        dx.load(tmp_path / "c", into={"model": target})
+    monkeypatch.setattr(Versioned, "checkpoint_upgrades", {1: lambda arrays: arrays["none"]})
+    with pytest.raises(KeyError) as caught:
+        dx.load(tmp_path / "c", into={"model": target})
+    assert "raised by checkpoint_upgrades[1]" in caught.value.__notes__[0]
+    monkeypatch.setattr(Versioned, "config_version", 1)
+    with pytest.raises(CheckpointError, match="a newer version of Versioned wrote this part of the checkpoint"):
+        dx.load(tmp_path / "d", into={"model": target})
+
+
+# --- what cannot be saved -----------------------------------------------------------
+
+
+def test_items_that_cannot_be_saved(tmp_path):
+    cases: list[tuple[Any, str]] = [
+        ({}, "a checkpoint consists of items by name"),
+        (dx.Module(), "a checkpoint consists of items by name"),
+        ({"a.b": 1}, "the name of an item must be a text without dots"),
+        ({3: 1}, "the name of an item must be a text without dots"),
+        ({"a": {"f": len}}, "a checkpoint holds arrays, numbers and texts"),
+        ({"a": {"f": 1j}}, "a checkpoint holds arrays, numbers and texts"),
+        ({"a": {"f": np.array(["x"])}}, "a checkpoint holds arrays of numbers"),
+        ({"a": {"0": jnp.ones(1), 0: jnp.ones(1)}}, "(?s)another path has the same text|keys|sort"),
+        ({"a": {(1, 2): jnp.ones(1)}}, "a path must consist of texts and integers"),
+        ({"a": {"m": mlp({"w": 1}), "lr": 0.1}}, "a number or text beside models would not be saved"),
+        ({"a": dx.eval_shape(lambda: mlp({"w": 1}))}, "an abstract model has no arrays to save"),
+    ]
+    for items, problem in cases:
+        with pytest.raises((CheckpointError, ValueError, TypeError), match=problem):
+            dx.save(tmp_path / "c", items)
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match="metrics must be numbers by name"):
+        dx.save(tmp_path / "c", {"a": 1}, metrics={"loss": "low"})
+    with pytest.raises(CheckpointError, match="the leaf is a tracer"):
+        jax.jit(lambda x: dx.save(tmp_path / "c", {"a": {"x": x}}))(1.0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_texts_of_paths_must_differ(tmp_path):
+    state = dx.State({"a": {"b.c": jnp.ones(1), "b": {"c": jnp.ones(1)}}})
+    with pytest.raises(CheckpointError, match="another path has the same text"):
+        dx.save(tmp_path / "c", {"state": state})
+
+
+def test_an_existing_path_is_not_overwritten_unless_asked(tmp_path):
+    dx.save(tmp_path / "c", {"step": 1, "a": jnp.ones(3)})
+    with pytest.raises(CheckpointError, match="the path exists already"):
+        dx.save(tmp_path / "c", {"step": 2})
+    assert dx.load(tmp_path / "c")["step"] == 1
+    dx.save(tmp_path / "c", {"step": 3, "a": jnp.zeros(3)}, overwrite=True)
+    assert dx.load(tmp_path / "c")["step"] == 3
+    assert len(list((tmp_path / "c").glob("*.safetensors"))) == 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("42")
+    with pytest.raises(CheckpointError, match="the folder has other files than those of a checkpoint"):
+        dx.save(tmp_path / "mine", {"step": 3}, overwrite=True)
+    (tmp_path / "file").write_text("42")
+    with pytest.raises(CheckpointError, match="the path exists already"):
+        dx.save(tmp_path / "file", {"step": 3}, overwrite=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == (tmp_path / "file").read_text() == "42"
+
+
+def test_the_library_of_the_format_reads_a_checkpoint(tmp_path):
+    library = pytest.importorskip("safetensors.numpy")
+    net, _ = parts(0)
+    dx.save(tmp_path / "c", {"model": net})
+    (file,) = (tmp_path / "c").glob("*.safetensors")
+    assert (library.load_file(file)["model.hidden.kernel"] == net.hidden.kernel.value).all()
+
+
+def test_the_manifest_says_what_the_arrays_are(tmp_path):
+    model = dx.Module()
+    model.w = dx.Param(jnp.ones((2, 2)), sharding=("a", None), tag="x")
+    dx.save(tmp_path / "c", {"model": model, "keys": jax.random.key(0)}, metrics={"loss": 0.5})
+    table = json.loads((tmp_path / "c" / "manifest.json").read_text())
+    leaf = table["items"]["model"]["leaves"]["model.w"]
+    assert (leaf["path"], leaf["dtype"], leaf["kind"], leaf["metadata"]["tag"]) == (["w"], "float32", "Param", "x")
+    assert table["items"]["keys"]["leaves"]["keys"]["dtype"] == "key<threefry2x32>"
+    assert table["metrics"] == {"loss": 0.5}
+    assert dx.load(tmp_path / "c", into={"keys": jax.random.key(1)}).metrics == {"loss": 0.5}
+    dx.save(tmp_path / "d", {"model": model, "keys": jax.random.key(1)})
+    assert json.loads((tmp_path / "d" / "manifest.json").read_text())["structure"] == table["structure"]
+
+
+def test_large_arrays_go_to_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("declax.checkpoint.saving.FILE_SIZE", 1000)
+    tree = {f"a{i}": jnp.full(100, float(i)) for i in range(7)}
+    dx.save(tmp_path / "c", {"tree": tree})
+    assert len(list((tmp_path / "c").glob("*.safetensors"))) == 4
+    found = dx.load(tmp_path / "c", into={"tree": jax.tree.map(jnp.zeros_like, tree)})["tree"]
+    assert all((found[name] == tree[name]).all() for name in tree)
+
+
+def test_progress_is_reported(tmp_path):
+    seen: list[tuple[int, int]] = []
+    tree = {"a": jnp.ones(5_000_000), "b": jnp.ones(3)}
+    dx.save(tmp_path / "c", {"tree": tree}, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (20_000_012, 20_000_012)
+    assert len(seen) > 2
+    seen.clear()
+    dx.load(tmp_path / "c", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (20_000_012, 20_000_012)
