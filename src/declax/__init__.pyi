@@ -127,6 +127,12 @@ from declax._random.streams import Rngs as Rngs
 from declax._random.streams import RngState as RngState
 from declax._random.streams import RngStream as RngStream
 from declax._random.tables import StreamBackup as StreamBackup
+from declax._sharding.declared import get_named_sharding as get_named_sharding
+from declax._sharding.declared import get_partition_spec as get_partition_spec
+from declax._sharding.declared import with_sharding_constraint as with_sharding_constraint
+from declax._sharding.fully_sharded import fsdp as fsdp
+from declax._sharding.initialization import get_abstract_model as get_abstract_model
+from declax._sharding.initialization import init_sharded as init_sharded
 from declax._state.functions import diff as diff
 from declax._state.functions import filter_state as filter_state
 from declax._state.functions import from_flat_state as from_flat_state
@@ -143,6 +149,10 @@ from declax._tree.rendering import display as display
 from declax._typing import Initializer as Initializer
 from declax._variables.defaults import var_defaults as var_defaults
 from declax._variables.metadata import VariableMetadata as VariableMetadata
+from declax._variables.placement import logical_axis_rules as logical_axis_rules
+from declax._variables.placement import sharding_rules as sharding_rules
+from declax._variables.placement import use_eager_sharding as use_eager_sharding
+from declax._variables.placement import using_eager_sharding as using_eager_sharding
 from declax._variables.policy import Policy as Policy
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
@@ -179,6 +189,7 @@ from declax.errors import ConfigError as ConfigError
 from declax.errors import DeclaxError as DeclaxError
 from declax.errors import TraceContextError as TraceContextError
 from declax.initializers import with_metadata as with_metadata
+from declax.initializers import with_partitioning as with_partitioning
 from declax.nn import MLP as MLP
 from declax.nn import RNN as RNN
 from declax.nn import BatchNorm as BatchNorm
@@ -279,6 +290,7 @@ from declax.transforms._engine.prefixes import Carry as Carry
 from declax.transforms._engine.prefixes import StateAxes as StateAxes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.retraces import explain_retrace as explain_retrace
+from declax.transforms.abstract import abstract_with_sharding as abstract_with_sharding
 from declax.transforms.abstract import as_abstract as as_abstract
 from declax.transforms.abstract import eval_shape as eval_shape
 from declax.transforms.abstract import make_jaxpr as make_jaxpr

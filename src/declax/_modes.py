@@ -59,7 +59,7 @@ class Default(Generic[T]):
         return call  # type: ignore[return-value]  # has the parameters of the function
 
 
-class _Mode(Default[bool]):
+class Mode(Default[bool]):
     """A default that is on or off."""
 
     _name: ClassVar[str]
@@ -80,7 +80,7 @@ class _Mode(Default[bool]):
         return f"{self._name}({self._current.get()})"
 
 
-class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
+class set_graph_mode(Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph=None`` means: True for graphs, False for trees.
 
     A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
@@ -101,7 +101,7 @@ class set_graph_mode(_Mode):  # noqa: N801  # reads as a function
     _current = ContextVar("declax_graph", default=True)
 
 
-class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
+class set_graph_updates(Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph_updates=None`` means: whether changes of structure come back.
 
     A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
@@ -120,7 +120,7 @@ class set_graph_updates(_Mode):  # noqa: N801  # reads as a function
     _current = ContextVar("declax_graph_updates", default=True)
 
 
-class set_named_scopes(_Mode):  # noqa: N801  # reads as a function
+class set_named_scopes(Mode):  # noqa: N801  # reads as a function
     """Sets whether operations that JAX traces in a module carry its path, as a `jax.named_scope`.
 
     A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a

@@ -12,6 +12,7 @@ from declax._modes import in_graph_mode
 from declax._module.module import iter_modules
 from declax._module.viewing import view, view_info
 from declax._random.changes import backup_keys, fork_rngs, reseed, split_rngs
+from declax._sharding.initialization import get_abstract_model
 from declax.transforms.abstract import eval_shape
 from declax.transforms.autodiff import grad, value_and_grad
 from declax.transforms.branching import cond, switch
@@ -28,6 +29,7 @@ from declax.transforms.sharding import shard_map
 from declax.transforms.vectorization import vmap
 
 __all__ = ["backup_keys", "cached_partial", "checkify", "clone", "cond", "custom_vjp", "eval_shape", "flatten"]
+__all__ += ["get_abstract_model"]
 __all__ += ["fori_loop", "fork_rngs", "grad", "graphdef", "iter_children", "iter_graph", "iter_modules", "jit", "jvp"]
 __all__ += ["pmap", "recursive_map", "remat", "reseed", "scan", "shard_map", "split", "split_rngs", "state", "switch"]
 __all__ += ["value_and_grad", "view", "view_info", "vjp", "vmap", "while_loop"]

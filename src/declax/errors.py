@@ -153,6 +153,12 @@ class AbstractModelError(TransformError):
     """A computation used the shapes of an abstract model as arrays."""
 
 
+class ShardingError(DeclaxError, ValueError):
+    """What Variables declare of their place on devices does not fit the mesh."""
+
+    code = "sharding"
+
+
 class OptimizerError(DeclaxError, ValueError, TypeError):
     """An optimizer does not fit its model or its gradients."""
 
@@ -222,6 +228,12 @@ class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 
     code = "overlooked-model"
+
+
+class ReplicationWarning(UserWarning):
+    """Dimensions are not split as declared, since the rules ask to replicate what does not fit; the text lists them."""
+
+    code = "replication"
 
 
 class MigrationWarning(UserWarning):

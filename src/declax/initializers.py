@@ -12,7 +12,7 @@ import inspect
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,8 @@ from jax.nn import initializers as _jax_initializers
 from declax import errors
 from declax._typing import MISSING, ArrayLike, Dtype
 from declax._typing import Initializer as Initializer
-from declax._variables.metadata import Metadata, VariableMetadata
+from declax._variables.metadata import AXES, Metadata, VariableMetadata
+from declax._variables.placement import put
 from declax._variables.variable import Variable
 
 Axes: TypeAlias = int | Sequence[int]
@@ -56,6 +57,9 @@ class NamedInitializer:
     name: str
     settings: tuple[tuple[str, Hashable], ...] | None = None
 
+    can_place: ClassVar[bool] = True
+    """Whether it takes `out_sharding`."""
+
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that make this initializer, by name."""
@@ -80,7 +84,8 @@ class NamedInitializer:
           shape: of the array; an int means one axis.
           dtype: of the array; None means the factory's, or the default float. Orthogonal matrices of floats below 32
             bits are made in float32.
-          out_sharding: of the array, as ``jax.random.normal`` takes it.
+          out_sharding: of the array. No device holds more than its shards of it, and the numbers are the same for
+            all shardings.
 
         Raises:
           InitializerError: the shape does not suit, or the key is missing.
@@ -98,15 +103,17 @@ class NamedInitializer:
                 got="None",
                 fix=f"{self!r}(jax.random.key(0), {sizes})",
             )
-        given = {"dtype": dtype, "out_sharding": out_sharding}
         try:
-            if self.settings is None and dtype is not None and out_sharding is None:
+            if out_sharding is not None:
+                placed: jax.Array = _make_placed(self, key, sizes, dtype, out_sharding)
+                return placed
+            if self.settings is None and dtype is not None:
                 filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)
                 return filled
             wanted = self.arguments.get("dtype") if dtype is None else dtype
             if self.name in _DECOMPOSING and _is_half(wanted):
-                return self(key, sizes, jnp.float32, out_sharding).astype(wanted)
-            return self._resolve()(key, sizes, **{k: v for k, v in given.items() if v is not None})
+                return self(key, sizes, jnp.float32).astype(wanted)
+            return self._resolve()(key, sizes) if dtype is None else self._resolve()(key, sizes, dtype)
         except (ValueError, IndexError) as error:
             problem = f"cannot make an array of shape {sizes}"
             raise errors.InitializerError(repr(self), problem, why=str(error)) from error
@@ -131,6 +138,13 @@ def _is_half(dtype: Dtype | None) -> bool:
 def _filled(value: int, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
     """An array of one value; compiled, since JAX dispatches several operations for it otherwise."""
     return jnp.full(shape, value, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4), inline=True)
+def _make_placed(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
+    """An array of which each device makes its shards only, since it is compiled for the sharding."""
+    made: jax.Array = put(init(key, shape, dtype), sharding)
+    return made
 
 
 class _ArraySetting:
@@ -406,6 +420,11 @@ class InitializerWithMetadata:
     initializer: Callable[..., Any]
     metadata: Metadata
 
+    @property
+    def can_place(self) -> bool:
+        """Whether it takes `out_sharding`."""
+        return getattr(self.initializer, "can_place", False)
+
     def __call__(self, *args: Any, **options: Any) -> VariableMetadata[Any]:
         """Makes the value, and hands it on with the metadata."""
         made = self.initializer(*args, **options)
@@ -444,7 +463,7 @@ def with_metadata(
 
     >>> import declax as dx
     >>> zeros = dx.with_metadata(dx.initializers.zeros, sharding=("in", "out"))
-    >>> dx.Param(zeros(jax.random.key(0), (2, 3))).sharding
+    >>> dx.Param(zeros(jax.random.key(0), (2, 3))).out_sharding
     ('in', 'out')
     """
     if not callable(initializer):
@@ -466,6 +485,30 @@ def with_metadata(
         if together:
             metadata[f"on_{name}"] = together[0] if len(together) == 1 else together
     return cast(F, InitializerWithMetadata(initializer, Metadata.of(metadata, "with_metadata")))
+
+
+def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadata: Any) -> F:
+    """Wraps an initializer so that the Variable made from its value names its axes, as `with_metadata` does.
+
+    Args:
+      initializer: a function that makes a value.
+      sharding: for each dimension a mesh axis, a logical name, a tuple of these, or None; or a sharding.
+      mesh: the devices; None for the mesh of `jax.set_mesh`.
+      **metadata: what else the Variable shall carry.
+
+    Returns:
+      An initializer of the same arguments.
+
+    Raises:
+      MetadataError, StatusError: as `with_metadata`.
+
+    >>> import declax as dx
+    >>> init = dx.with_partitioning(dx.initializers.lecun_normal(), (None, "model"))
+    >>> dx.Linear(2, 4, kernel_init=init, rngs=dx.Rngs(0)).kernel.out_sharding
+    (None, 'model')
+    """
+    named = {AXES: sharding} if mesh is None else {AXES: sharding, "mesh": mesh}
+    return with_metadata(initializer, **named, **metadata)
 
 
 def _as_tuple(hooks: Any) -> tuple[Any, ...]:

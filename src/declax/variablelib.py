@@ -8,6 +8,8 @@ from declax._module.module import A as A
 from declax._variables.defaults import VarDefaults as VarDefaults
 from declax._variables.defaults import var_defaults as var_defaults
 from declax._variables.metadata import VariableMetadata as VariableMetadata
+from declax._variables.placement import use_eager_sharding as use_eager_sharding
+from declax._variables.placement import using_eager_sharding as using_eager_sharding
 from declax._variables.registry import register_variable_name as register_variable_name
 from declax._variables.registry import variable_name_from_type as variable_name_from_type
 from declax._variables.registry import variable_type_from_name as variable_type_from_name

@@ -247,11 +247,11 @@ def test_the_axis_has_a_name():
         )
 
     stacked = Stacked(sharded, 3, rngs=dx.Rngs(0), axis_name="layers")
-    assert stacked.layers.kernel.sharding_names == ("layers", "in", "out")
+    assert stacked.layers.kernel.out_sharding == ("layers", "in", "out")
     stacked(jnp.ones(2))
-    assert stacked.layers.kernel.sharding_names == ("layers", "in", "out")
-    assert stacked[0].kernel.sharding_names == ("in", "out")
-    assert stacked[:2].layers.kernel.sharding_names == ("layers", "in", "out")
+    assert stacked.layers.kernel.out_sharding == ("layers", "in", "out")
+    assert stacked[0].kernel.out_sharding == ("in", "out")
+    assert stacked[:2].layers.kernel.out_sharding == ("layers", "in", "out")
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "3"])
@@ -733,9 +733,9 @@ def test_names_of_axes_are_those_of_a_list():
     stacked = Stacked(Named, 3, rngs=dx.Rngs(0), axis_name="layers")
     layers = stacked.unstack()
     assert dx.state(Stacked.of(layers, axis_name="layers")) == dx.state(stacked)
-    assert layers[2].kernel.sharding == ("in", "out")
+    assert layers[2].kernel.out_sharding == ("in", "out")
     assert_close(stacked(X[:, :2]), through(layers, X[:, :2]))
 
     nested = Stacked(Outer, 3, rngs=dx.Rngs(0), axis_name="outer")
-    assert nested.layers.inner.layers.kernel.sharding == ("outer", "inner", "in", "out")
-    assert nested.unstack()[2].inner.unstack()[1].kernel.sharding == ("in", "out")
+    assert nested.layers.inner.layers.kernel.out_sharding == ("outer", "inner", "in", "out")
+    assert nested.unstack()[2].inner.unstack()[1].kernel.out_sharding == ("in", "out")

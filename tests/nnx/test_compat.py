@@ -20,7 +20,7 @@ def nnx(request):
 def test_every_function_of_the_peer_is_in_compat():
     peer = pytest.importorskip("flax.nnx").compat
     names = {name for name, value in vars(peer).items() if callable(value) and not name.startswith("_")}
-    assert names - set(compat.__all__) == {"get_abstract_model"}
+    assert names - set(compat.__all__) == set()
     assert all(getattr(compat, name).keywords["graph"] is True for name in compat.__all__)
 
 

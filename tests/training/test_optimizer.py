@@ -272,7 +272,7 @@ def test_mirrors_keep_the_metadata_but_no_hooks() -> None:
     model = Model()
     optimizer = dx.Optimizer(model, optax.adam(0.1), wrt=dx.Param)
     mu = optimizer.opt_state[0].mu["weight"]
-    assert mu.get_metadata("sharding") == ("a", "b")
+    assert mu.get_metadata("out_sharding") == ("a", "b")
     assert mu.get_metadata("tag") == "t"
     assert not mu.has_metadata("on_get_value")
     optimizer.update(model, dx.state(model, dx.Param))

@@ -47,12 +47,12 @@ def test_an_axis_has_no_name_inside(mapped, mode):
     param, seen = stack(), []
 
     def step(p, x):
-        seen.append(p.sharding)
+        seen.append(p.out_sharding)
         p.value = p.value + x
         return p.value.sum()
 
     assert mapped(step, in_axes=(0, None), **mode)(param, 1.0).tolist() == [3, 7, 11]
-    assert (seen, param.sharding) == ([("model",)], ("layers", "model"))
+    assert (seen, param.out_sharding) == ([("model",)], ("layers", "model"))
     assert param.value.tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
@@ -71,9 +71,9 @@ def test_any_axis_and_any_form(mapped, rank, where, is_negative, form):
     make = (lambda entries: jax.P(*entries)) if form == "spec" else form
     param, seen = dx.Param(jnp.ones((2,) * rank), sharding=make(names)), []
     axis = where - rank if is_negative else where
-    mapped(lambda p: seen.append(p.sharding), in_axes=axis, out_axes=None)(param)
+    mapped(lambda p: seen.append(p.out_sharding), in_axes=axis, out_axes=None)(param)
     assert seen == [make(inside)]
-    assert param.sharding == make(names)
+    assert param.out_sharding == make(names)
 
 
 @each_way
@@ -89,7 +89,7 @@ def test_what_is_made_gets_the_name(mapped):
 
     axes = {"model": StateAxes({dx.Param: 1, ...: None})}
     made = mapped(make, out_axes=axes)(jnp.arange(3.0))["model"]
-    assert (made.w.sharding, made.s.sharding) == (("model", "layers"), ("model",))
+    assert (made.w.out_sharding, made.s.out_sharding) == (("model", "layers"), ("model",))
     assert made.w.shape == (2, 3)
     assert made.again is made.w
 
@@ -107,8 +107,8 @@ def test_what_is_put_into_an_argument_gets_the_name(mapped):
     old, before = None, model.w
     old = mapped(grow)(model)
     assert old is before
-    assert (old.sharding, model.w.sharding) == (("layers", "model"), ("layers", "new"))
-    assert model.twice.sharding == ("layers", "z")
+    assert (old.out_sharding, model.w.out_sharding) == (("layers", "model"), ("layers", "new"))
+    assert model.twice.out_sharding == ("layers", "z")
 
 
 @each_way
@@ -120,13 +120,14 @@ def test_what_has_no_axis_or_no_sharding_stays(mapped):
     seen = []
 
     def look(model, *, x):
-        seen.append((model.w.sharding, model.s.sharding, captured.sharding, "sharding" in model.b.get_metadata()))
+        variables = model.w, model.s, captured
+        seen.append((*(v.out_sharding for v in variables), model.b.has_metadata("out_sharding")))
         return x
 
     axes = StateAxes({dx.Param: 0, ...: None})
     mapped(look, in_axes=(axes,))(model=model, x=jnp.ones(3))
     assert seen == [(("model",), ("a", "b"), ("c", "d"), False)]
-    assert (model.s.sharding, captured.sharding) == (("a", "b"), ("c", "d"))
+    assert (model.s.out_sharding, captured.out_sharding) == (("a", "b"), ("c", "d"))
 
 
 def test_hooks_are_told():
@@ -149,11 +150,11 @@ def test_shared_and_changed_in_jit():
     @dx.jit
     def step(model):
         def look(model):
-            seen.append(model.part.w.sharding)
+            seen.append(model.part.w.out_sharding)
             model.w.value = model.w.value * 2
 
         by_option(look)(model)
-        seen.append(model.w.sharding)
+        seen.append(model.w.out_sharding)
 
     with jax.checking_leaks():
         step(model)
@@ -168,15 +169,15 @@ def test_under_raw_vmap():
         return dx.Param(x * jnp.ones(2), sharding=("model",))
 
     made = make(jnp.arange(3.0))
-    assert made.sharding == ("layers", "model")
-    assert jax.vmap(transform_metadata(lambda p: p, partition="layers"))(made).sharding == ("layers", "model")
+    assert made.out_sharding == ("layers", "model")
+    assert jax.vmap(transform_metadata(lambda p: p, partition="layers"))(made).out_sharding == ("layers", "model")
 
 
 def test_no_name_is_none():
     param = stack((None, "model"))
     seen = []
-    vmap(lambda p: seen.append(p.sharding), transform_metadata={PARTITION_NAME: None}, out_axes=None)(param)
-    vmap(lambda p: seen.append(p.sharding), transform_metadata={}, out_axes=None)(param)
+    vmap(lambda p: seen.append(p.out_sharding), transform_metadata={PARTITION_NAME: None}, out_axes=None)(param)
+    vmap(lambda p: seen.append(p.out_sharding), transform_metadata={}, out_axes=None)(param)
     assert seen == [("model",), (None, "model")]
 
 
@@ -221,7 +222,7 @@ def test_an_axis_of_another_name_is_an_error(mapped, sharding, axis):
     state = dx.split(model)
     with pytest.raises(TransformError, match="is not named 'layers'") as caught:
         mapped(lambda m: None, in_axes=axis)(model)
-    assert "the sharding of a Param: the mapped axis" in str(caught.value)
+    assert "the out_sharding of a Param: the mapped axis" in str(caught.value)
     assert dx.split(model) == state
 
 

@@ -419,7 +419,7 @@ def test_a_stream_for_each_step():
 def test_names_of_axes():
     @scan(in_axes=(Carry, 0), out_axes=Carry, transform_metadata={PARTITION_NAME: "layers"})
     def run(x, block):
-        seen.append(block.kernel.sharding)
+        seen.append(block.kernel.out_sharding)
         block.new = dx.Cache(x, sharding=("out",))
         return x * block.kernel
 
@@ -428,7 +428,7 @@ def test_names_of_axes():
     model.kernel = dx.Param(jnp.ones((3, 2)), sharding=("layers", "out"))
     run(jnp.ones(2), model)
     assert seen == [("out",)]
-    assert model.kernel.sharding == model.new.sharding == ("layers", "out")
+    assert model.kernel.out_sharding == model.new.out_sharding == ("layers", "out")
 
 
 # ================================================================= captures

@@ -189,13 +189,13 @@ def test_arguments_by_name_have_the_axis_of_their_position():
 
 def test_names_of_axes_with_arguments_by_name():
     def f(x, flag=True, layer=None):
-        assert layer.sharding_names == ("out",)
+        assert layer.out_sharding == ("out",)
         return layer * x
 
     layer = dx.Param(jnp.ones((SIZE, 2)), sharding_names=("layers", "out"))
     mapped = dx.vmap(f, in_axes=(0, None, 0), transform_metadata={"partition_name": "layers"})
     assert mapped(X, layer=layer).shape == (SIZE, 2)
-    assert layer.sharding_names == ("layers", "out")
+    assert layer.out_sharding == ("layers", "out")
 
 
 # ================================================================= what has no axis

@@ -105,7 +105,7 @@ def test_notes_become_metadata():
         b: dx.Param = dx.variable((2,), initializer=ones, stream=None)
 
     model = Model()
-    assert (model.a.sharding, model.a.trainable, model.a.weight_decay) == (("x",), False, False)
+    assert (model.a.out_sharding, model.a.trainable, model.a.weight_decay) == (("x",), False, False)
     assert dict(model.b.get_metadata()) == {}
 
 

@@ -97,13 +97,19 @@ def test_hooks_run_in_turn():
 
 class TestAxes:
     def test_names_of_axes_are_inserted_and_removed(self):
-        param = Param(jnp.ones((2, 3)), sharding=("a", "b"), sharding_names=("x",))
+        param = Param(jnp.ones((2, 3)), out_sharding=("a", "b"))
         param.add_axis(1, "layers")
-        assert param.sharding == ("a", "layers", "b")
-        assert param.sharding_names == ("x", "layers")
+        assert param.out_sharding == ("a", "layers", "b")
         param.remove_axis(1, "layers")
-        assert param.sharding == ("a", "b")
-        assert param.sharding_names == ("x",)
+        assert param.out_sharding == ("a", "b")
+
+    @pytest.mark.parametrize("name", ["sharding", "sharding_names", "out_sharding"])
+    def test_names_of_axes_have_one_name(self, name):
+        param = Param(jnp.ones(2), **{name: ("a",)})
+        assert param.get_metadata() == {"out_sharding": ("a",)}
+        param.set_metadata(name, ("b",))
+        assert param.get_metadata() == {"out_sharding": ("b",)}
+        assert param.copy(**{name: ("c",)}).out_sharding == ("c",)
 
     def test_axes_past_the_last_name_are_filled_up(self):
         assert insert_axis(("a",), 3, "b") == ("a", None, None, "b")
@@ -154,7 +160,7 @@ class TestWithMetadata:
         assert isinstance(made, VariableMetadata)
         assert repr(made).startswith("VariableMetadata(Array([[0., 0., 0.]")
         param = Param(made, tag="layer", weight_decay=0.1)
-        assert param.get_metadata() == {"sharding": ("a", "b"), "tag": "x", "weight_decay": 0.1}
+        assert param.get_metadata() == {"out_sharding": ("a", "b"), "tag": "x", "weight_decay": 0.1}
         assert param.shape == (2, 3)
 
     def test_hooks_may_come_by_either_name(self):

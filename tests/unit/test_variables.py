@@ -245,7 +245,11 @@ class TestMetadata:
         assert not param.has_metadata("absent")
 
     def test_metadata_goes_before_attributes_of_the_value(self):
-        assert Param(jnp.ones(2), sharding=("a",)).sharding == ("a",)
+        assert Param(jnp.ones(2), nbytes="a").nbytes == "a"
+
+    def test_the_sharding_is_that_of_the_value(self):
+        param = Param(jnp.ones(2), sharding=("a",))
+        assert param.sharding == param.value.sharding
 
     def test_writing(self):
         param = Param(1.0)

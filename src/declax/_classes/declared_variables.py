@@ -13,7 +13,8 @@ from declax._fields.expressions import Expression
 from declax._fields.refusals import WHY_CONSTANT
 from declax._fields.sources import text_of
 from declax._fields.specifiers import VariableRecipe
-from declax._variables.metadata import VariableMetadata
+from declax._variables.metadata import AXES, Metadata, VariableMetadata
+from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
 from declax._variables.variable import Param, Variable
 from declax.errors import FieldError, InitializerError, describe, type_name
@@ -56,10 +57,20 @@ class VariableMaker:
                 got=describe(initializer),
                 fix="variable(..., initializer=dx.initializers.zeros)",
             )
-        value = initializer(key, shape, dtype)
+        metadata = self._metadata(metadata)
+        value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
-        made: Variable[Any] = self._kind(value, **self._metadata(metadata))
+        made: Variable[Any] = self._kind(value, **metadata)
         return made
+
+    def _placement(self, initializer: Any, shape: tuple[int, ...], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The option with which an initializer of declax makes no more than the shards of a value on each device."""
+        brought = getattr(initializer, "metadata", None)
+        if not (metadata or brought) or not getattr(initializer, "can_place", False):
+            return {}
+        known = Metadata.of({**self._kind._defaults, **metadata, **(brought or {})}, self._where)
+        sharding = sharding_at_creation(self._where, known, shape)
+        return {} if sharding is None else {"out_sharding": sharding}
 
     def _find_kind(self) -> type:
         annotation = self._cls._pytree__specs[self._name].annotation
@@ -95,7 +106,7 @@ class VariableMaker:
         metadata: dict[str, Any] = dict(declared) if declared else {}
         notes = self._cls._pytree__specs[self._name].notes
         if notes.sharding is not None:
-            metadata.setdefault("sharding", notes.sharding)
+            metadata.setdefault(AXES, notes.sharding)
         if not notes.trainable:
             metadata.setdefault("trainable", False)
         if not notes.weight_decay:

@@ -483,7 +483,7 @@ def variable(
       initializer: called with a key, the shape and the dtype.
       dtype: the dtype; None means float32.
       when: a condition; if it is False, this field is None.
-      sharding: the metadata ``sharding`` of the Variable.
+      sharding: for each dimension a mesh axis, a logical name (see `sharding_rules`), a tuple of these, or None.
       stream: the stream of ``rngs`` that gives the key; None draws no key, and calls the initializer with None.
       metadata: more metadata of the Variable.
       init: always False; for type checkers.

@@ -17,12 +17,18 @@ from declax._typing import MISSING, T
 
 HOOKS: Final = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
 
-AXIS_NAMES: Final = ("sharding", "sharding_names", "out_sharding")
-"""Metadata that names the axes of the value, one entry an axis."""
+AXES: Final = "out_sharding"
+"""The metadata that names the axes of the value, one entry an axis."""
 
-KNOWN: Final = frozenset(
-    {*HOOKS, *AXIS_NAMES, "sharding_rules", "eager_sharding", "mesh", "tag", "trainable", "weight_decay"}
-)
+OPTIMIZER_AXES: Final = "optimizer_sharding"
+"""The same for the state of an optimizer, if it differs."""
+
+_OTHER_NAMES: Final = {"sharding": AXES, "sharding_names": AXES}
+"""Names under which metadata may be given. Of a Variable, `sharding` is that of its value."""
+
+_PLACEMENT: Final = (AXES, *_OTHER_NAMES, OPTIMIZER_AXES, "sharding_rules", "eager_sharding", "mesh")
+
+KNOWN: Final = frozenset({*HOOKS, *_PLACEMENT, "tag", "trainable", "weight_decay"})
 """Names that declax interprets. A similar name is an error."""
 
 OF_VALUE: Final = frozenset({"dtype", "ndim", "shape", "size"})
@@ -42,13 +48,15 @@ class Metadata(Mapping[str, Any]):
     True
     """
 
-    __slots__ = ("__weakref__", "_content", "create_hook", "frozen", "get_hook", "is_plain", "set_hook")
+    __slots__ = ("__weakref__", "_content", "axes", "create_hook", "frozen", "get_hook", "is_plain", "set_hook")
 
     frozen: Mapping[str, Hashable]
     """The values as they are hashed, with snapshots in place of containers."""
     get_hook: Callable[..., Any] | None
     set_hook: Callable[..., Any] | None
     create_hook: Callable[..., Any] | None
+    axes: Any
+    """The names of the axes of the value, or its sharding, or None."""
     is_plain: bool
     """Whether the attributes of a Variable's value are those of its raw value: no hook, and none of `OF_VALUE`."""
 
@@ -59,6 +67,7 @@ class Metadata(Mapping[str, Any]):
         """The one Metadata with this content."""
         if not content:
             return EMPTY
+        content = {_OTHER_NAMES.get(name, name): value for name, value in content.items()}
         frozen = {name: snapshots.freeze(value, f"{where}.{name}") for name, value in sorted(content.items())}
         for name in HOOKS:
             if name in frozen:
@@ -68,6 +77,10 @@ class Metadata(Mapping[str, Any]):
     def axis_hook(self, name: str) -> Callable[..., Any] | None:
         """The one function that runs all hooks of a name, or None."""
         return chain(self.frozen.get(name))
+
+    def with_axes(self, axes: Any) -> Metadata:
+        """The same with other names of axes."""
+        return Metadata.of({**self, AXES: axes})
 
     def __getitem__(self, name: str) -> Any:
         return snapshots.thaw(self.frozen[name])
@@ -117,6 +130,7 @@ def _intern(frozen: Mapping[str, Hashable]) -> Metadata:
         metadata.get_hook = chain(frozen.get("on_get_value"))
         metadata.set_hook = chain(frozen.get("on_set_value"))
         metadata.create_hook = chain(frozen.get("on_create_value"))
+        metadata.axes = snapshots.thaw(frozen.get(AXES))
         metadata.is_plain = metadata.get_hook is None and OF_VALUE.isdisjoint(frozen)
         return metadata
 

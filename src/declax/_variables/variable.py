@@ -25,9 +25,9 @@ from declax._tree import epoch, rendering
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
 from declax._typing import MISSING, ArrayLike
-from declax._variables import defaults, uncaptured_reads
+from declax._variables import defaults, placement, uncaptured_reads
 from declax._variables.metadata import (
-    AXIS_NAMES,
+    AXES,
     KNOWN,
     Metadata,
     VariableMetadata,
@@ -53,12 +53,14 @@ class Variable(ArrayOperators, Generic[T]):
     Args:
       value: an array, or any pytree of arrays.
       ref: True puts the value into a ref, which a function under ``jax.jit`` can write to. See `var_defaults`.
-      **metadata: hashable facts about the value. ``sharding``, ``trainable``, ``weight_decay``, ``tag``, ``mesh``, the
+      **metadata: hashable facts about the value. ``out_sharding`` (or ``sharding``) names its axes and, on a mesh,
+        places it: see `sharding_rules`. ``trainable``, ``weight_decay``, ``tag``, ``mesh``, the
         hooks ``on_get_value``, ``on_set_value``, ``on_create_value``, ``on_add_axis`` and ``on_remove_axis`` mean
         something to declax; other names are yours.
 
     Raises:
       MetadataError: a name is a misspelling, or hides an attribute.
+      ShardingError: the names of the axes do not fit the mesh.
       StatusError: the value of a name has no hash.
 
     A kind of your own is a subclass. Annotations declare metadata and their
@@ -107,8 +109,11 @@ class Variable(ArrayOperators, Generic[T]):
             is_by_ref = defaults.take_ref(metadata, errors.type_name(cls))
         _set_trace(self, _trace_state.value)
         _set_raw(self, content)
-        _set_metadata(self, cls._make_metadata(metadata) if metadata else cls._defaults)
+        all_metadata = cls._make_metadata(metadata) if metadata else cls._defaults
+        _set_metadata(self, all_metadata)
         made: Any = self.create_value(content)
+        if all_metadata.axes is not None:
+            made = placement.placed(errors.type_name(cls), made, all_metadata)
         if is_by_ref and not _is_ref(made):
             made = jax.new_ref(made)
         if made is not content:
@@ -426,13 +431,10 @@ class Variable(ArrayOperators, Generic[T]):
         self._move_axis(axis_index, axis_name, functools.partial(remove_axis, type(self)), "on_remove_axis")
 
     def _move_axis(self, index: int, axis_name: str | None, move: Callable[..., Any], hook_name: str) -> None:
-        moved = {
-            name: move(self._metadata[name], index, axis_name)
-            for name in AXIS_NAMES
-            if self._metadata.get(name) is not None
-        }
-        if moved:
-            self._change_metadata(Metadata.of({**self._metadata, **moved}, errors.type_name(type(self))))
+        axes = self._metadata.axes
+        if axes is not None:
+            moved = {**self._metadata, AXES: move(axes, index, axis_name)}
+            self._change_metadata(Metadata.of(moved, errors.type_name(type(self))))
         hook = self._metadata.axis_hook(hook_name) or getattr(type(self), hook_name, None)
         if hook is not None:
             hook(self, index, axis_name)

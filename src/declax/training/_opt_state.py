@@ -19,7 +19,8 @@ from declax._graph.nodes import plain_key
 from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._typing import Path, PyTree
-from declax._variables.metadata import Metadata
+from declax._variables.metadata import AXES, OPTIMIZER_AXES, Metadata
+from declax._variables.placement import placed
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import branches_of
 
@@ -143,10 +144,11 @@ def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     """A Variable for each array of an optax state.
 
     One that mirrors a parameter of the same shape is an `OptVariable` with the
-    metadata of the parameter, except for hooks on values.
+    metadata of the parameter, except for hooks on values, and is where it says:
+    its ``optimizer_sharding``, if any, is the sharding of the state.
     """
     sources = {
-        path: (getattr(value, "shape", None), None if leaf_def is None else _without_hooks(leaf_def[1]))
+        path: (getattr(value, "shape", None), None if leaf_def is None else _of_mirror(leaf_def[1]))
         for path, value, leaf_def in zip(
             parameters.paths, parameters.leaves, parameters.definition.leaf_defs, strict=True
         )
@@ -174,12 +176,18 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     shape, metadata = sources.get(leaf.source, (None, None)) if leaf.source is not None else (None, None)
     if metadata is None or shape != value.shape:
         return OptArray(value)
+    if metadata.axes is not None:
+        value = placed(errors.format_path(leaf.path), value, metadata)
     return new_variable(OptVariable, value, metadata, _jax.current_trace())
 
 
 @functools.lru_cache(maxsize=256)
-def _without_hooks(metadata: Metadata) -> Metadata:
-    return Metadata.of({name: value for name, value in metadata.frozen.items() if name not in _VALUE_HOOKS})
+def _of_mirror(metadata: Metadata) -> Metadata:
+    """The metadata of optimizer state for that of its parameter."""
+    kept = {name: value for name, value in metadata.items() if name not in _VALUE_HOOKS}
+    if OPTIMIZER_AXES in kept:
+        kept[AXES] = kept.pop(OPTIMIZER_AXES)
+    return Metadata.of(kept)
 
 
 def _in_branches(tree: PyTree) -> PyTree:

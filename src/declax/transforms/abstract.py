@@ -13,6 +13,9 @@ from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build
 from declax._typing import MISSING, Missing
+from declax._variables.metadata import Metadata
+from declax._variables.placement import context_mesh, declared_sharding, mesh_of, report
+from declax.errors import format_path
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
 from declax.transforms._engine.structure import Mode, abstract_model
@@ -43,11 +46,13 @@ def eval_shape(
       graph_updates: False if the result must not have Variables of the arguments; no argument changes.
 
     Returns:
-      The result, made of abstract models, Variables and arrays, with its sharing.
+      The result, made of abstract models, Variables and arrays, with its sharing; under `jax.set_mesh` with the
+      shardings that Variables declare.
 
     Raises:
       TransformError: `f` is not a function.
       GraphError: the arguments are not trees, or a flag is not one.
+      ShardingError: a declared sharding does not fit the mesh of the context.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -62,7 +67,7 @@ def eval_shape(
     values, plain = shapes.of(call.values), shapes.of(call.plain)
     outcome = _trace(lifted(closure, call.structure, mode), values, plain)
     result: R = Rebuilt(call.structure, values, plain).apply(outcome)  # on copies of the arguments
-    return result
+    return result if context_mesh() is None else as_abstract(result)
 
 
 @overload
@@ -141,12 +146,15 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
     """A copy of a model with shapes and dtypes in place of its arrays, and the same GraphDef.
 
     Args:
-      node: a model, a State, an array, or a container of these.
+      node: a model, a State, an array, or a container of these; may be abstract already.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of a committed array, and with ``is_ref`` for
-      a ref.
+      The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of a committed array, or the one that its
+      Variable declares, on the mesh of its metadata or of `jax.set_mesh`; and with ``is_ref`` for a ref.
+
+    Raises:
+      ShardingError: a declared sharding does not fit the mesh.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -154,8 +162,33 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
     ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
     binding = bind(node, graph)
-    made: N = build(binding.graphdef, _Shapes().of(binding.read()))
+    shapes = _Shapes().of(binding.read())
+    definition = binding.graphdef.definition
+    for position, (path, leaf_def) in enumerate(zip(definition.paths, definition.leaf_defs, strict=True)):
+        if leaf_def is not None and leaf_def[1].axes is not None:
+            shapes[position] = _placed(format_path(path), leaf_def[1], shapes[position])
+    made: N = build(binding.graphdef, shapes)
     return made
+
+
+def _placed(where: str, metadata: Metadata, shape: Any) -> Any:
+    """The shape with the sharding that its Variable declares, if it has none and there is a mesh."""
+    mesh = mesh_of(metadata)
+    if mesh is None or getattr(shape, "sharding", ()) is not None:
+        return shape
+    sharding, misfits = declared_sharding(where, metadata, shape.shape, mesh)
+    report("as_abstract", misfits, mesh)
+    return with_sharding(shape, sharding)
+
+
+def with_sharding(shape: jax.ShapeDtypeStruct, sharding: jax.NamedSharding) -> jax.ShapeDtypeStruct:
+    """The same shape with a sharding."""
+    make = _make_ref if shape.is_ref else _make_shape
+    return make(shape.shape, shape.dtype, sharding=sharding, weak_type=shape.weak_type, is_ref=shape.is_ref)
+
+
+abstract_with_sharding = as_abstract
+"""An older name in NNX."""
 
 
 class ShapeDtypeStruct(jax.ShapeDtypeStruct):
@@ -201,8 +234,14 @@ class _Shapes:
         except (TypeError, OverflowError):  # no array of JAX
             return leaf
         is_placed = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.committed
-        sharding = leaf.sharding if is_placed else None
+        sharding = leaf.sharding if is_placed else _of_type(known)
         return _make_shape(known.shape, known.dtype, sharding=sharding, weak_type=known.weak_type)
+
+
+def _of_type(known: Any) -> jax.NamedSharding | None:
+    """The sharding in a type, which explicit axes have."""
+    sharding: jax.NamedSharding | None = getattr(known, "sharding", None)
+    return None if sharding is None or not sharding.mesh.are_all_axes_explicit else sharding
 
 
 _make_shape: Callable[..., jax.ShapeDtypeStruct] = ShapeDtypeStruct

@@ -12,7 +12,7 @@ import jax
 
 from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
-from declax._variables.metadata import AXIS_NAMES, names_of_axes
+from declax._variables.metadata import AXES, names_of_axes
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
@@ -69,7 +69,7 @@ def transform_metadata(
     ... @dx.transform_metadata(partition="layers")
     ... def make(scale):
     ...     return dx.Param(scale * jnp.ones(3), sharding=("model",))
-    >>> make(jnp.arange(2.0)).sharding
+    >>> make(jnp.arange(2.0)).out_sharding
     ('layers', 'model')
     """
     axes = Prefixes(in_axes, out_axes, STEP_AXES)
@@ -158,13 +158,12 @@ def _mapped(found: _Found) -> Iterator[tuple[Variable[Any], int]]:
 
 def _check_name(variable: Variable[Any], axis: int, name: str | None) -> None:
     """Checks the name of an axis in a sharding before it is removed."""
-    for key in AXIS_NAMES:
-        names = names_of_axes(variable._metadata.get(key))
-        if names is not None and (names[axis] if axis < len(names) else MISSING) != name:
-            raise TransformError(
-                f"the {key} of a {type_name(type(variable))}",
-                f"the mapped axis {axis} is not named {name!r}",
-                got=repr(variable._metadata[key]),
-                why="all Variables with the axis must use the name in transform_metadata",
-                fix="in_axes=dx.StateAxes({...: None})        # for unmapped Variables, or omit transform_metadata",
-            )
+    names = names_of_axes(variable._metadata.axes)
+    if names is not None and (names[axis] if axis < len(names) else MISSING) != name:
+        raise TransformError(
+            f"the {AXES} of a {type_name(type(variable))}",
+            f"the mapped axis {axis} is not named {name!r}",
+            got=repr(variable._metadata.axes),
+            why="all Variables with the axis must use the name in transform_metadata",
+            fix="in_axes=dx.StateAxes({...: None})        # for unmapped Variables, or omit transform_metadata",
+        )

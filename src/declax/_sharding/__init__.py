@@ -1,0 +1,1 @@
+"""Models on many devices: declared shardings, creation in place, and bytes per device."""

@@ -1,0 +1,174 @@
+"""Models that are sharded when they are made, and their abstract counterparts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, overload
+
+import jax
+import numpy as np
+
+from declax import errors
+from declax._graph.api import split
+from declax._graph.binding import bind
+from declax._graph.flattening import GraphDef
+from declax._sharding.declared import get_named_sharding
+from declax._state.states import State
+from declax._variables.metadata import EMPTY
+from declax._variables.placement import (
+    AnyMesh,
+    AxisRules,
+    Misfit,
+    context_mesh,
+    declared_sharding,
+    make_spec,
+    put,
+    report,
+    sharding_rules,
+)
+from declax.transforms._engine.lift import write
+from declax.transforms._engine.prefixes import StateSharding, label_at
+from declax.transforms.abstract import eval_shape, with_sharding
+from declax.transforms.compilation import jit
+
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Buildable(Protocol[M_co]):
+    """A `Spec`."""
+
+    def build(self, *, rngs: Any = ...) -> M_co: ...
+
+
+@overload
+def init_sharded(
+    make: Callable[..., M],
+    /,
+    *args: Any,
+    mesh: jax.sharding.Mesh | None = None,
+    rules: AxisRules | None = None,
+    shardings: StateSharding | Callable[[M], StateSharding] | None = None,
+    **kwargs: Any,
+) -> M: ...
+@overload
+def init_sharded(
+    make: Buildable[M],
+    /,
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+    rules: AxisRules | None = None,
+    shardings: StateSharding | Callable[[M], StateSharding] | None = None,
+    rngs: Any = None,
+) -> M: ...
+def init_sharded(
+    make: Any,
+    /,
+    *args: Any,
+    mesh: jax.sharding.Mesh | None = None,
+    rules: AxisRules | None = None,
+    shardings: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Makes a model in one compiled program, each device its shards only.
+
+    Args:
+      make: a class or function that returns a model, several, or a model with its optimizer; or a `Spec`.
+      *args, **kwargs: its arguments, such as ``rngs=dx.Rngs(0)``.
+      mesh: the devices; None for the mesh of `jax.set_mesh`.
+      rules: as for `sharding_rules`; None for the rules of the context.
+      shardings: where the arrays belong, in place of what their Variables declare: a `StateSharding` of
+        `PartitionSpec`s, or a function of the model that returns one, such as `fsdp`.
+
+    Returns:
+      The result of `make`. An array without a declared sharding is replicated. Random numbers do not depend on the
+      mesh.
+
+    Raises:
+      ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions.
+
+    >>> import declax as dx
+    >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> names = {"out_sharding": (None, "mlp")}
+    >>> layer = dx.spec(dx.Linear, 2, 4, kernel_metadata=names)
+    >>> dx.init_sharded(layer, rngs=dx.Rngs(0), mesh=mesh, rules={"mlp": "model"}).kernel.shape
+    (2, 4)
+    """
+    function = make if callable(make) else make.build
+
+    def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
+        result = function(*args, **kwargs)
+        _place(result, shardings(result) if callable(shardings) else shardings)
+        return result
+
+    with (
+        contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh),
+        contextlib.nullcontext() if rules is None else sharding_rules(rules),
+    ):
+        if context_mesh() is None:
+            raise errors.ShardingError(
+                "init_sharded",
+                "there is no mesh",
+                expected="mesh=, or a call under jax.set_mesh",
+                got="None",
+                fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
+            )
+        return jit(made)()
+
+
+def _place(result: Any, labels: StateSharding | None) -> None:
+    """Constrains each array of a model, while JAX traces."""
+    mesh = context_mesh()
+    assert mesh is not None  # init_sharded has checked it
+    binding = bind(result)
+    definition = binding.graphdef.definition
+    misfits: list[Misfit] = []
+    positions: list[int] = []
+    new: list[Any] = []
+    rows = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
+    for position, (path, leaf_def, value) in enumerate(rows):
+        arrays, tree = jax.tree.flatten(value)
+        if not all(isinstance(array, (jax.Array, np.ndarray)) for array in arrays):
+            continue
+        metadata = EMPTY if leaf_def is None else leaf_def[1]
+        if labels is not None:
+            spec = label_at(labels, path, leaf_def, value, "shardings")
+            metadata = metadata.with_axes(make_spec() if spec is None else spec)
+        where = errors.format_path(path)
+        for index, array in enumerate(arrays):
+            sharding, wrong = declared_sharding(where, metadata, array.shape, mesh)
+            misfits.extend(wrong)
+            arrays[index] = put(array, sharding)
+        positions.append(position)
+        new.append(jax.tree.unflatten(tree, arrays))
+    report("init_sharded", misfits, mesh)
+    write(binding, tuple(positions), new)
+
+
+def get_abstract_model(
+    init_fn: Callable[[], M], mesh: AnyMesh, *, graph: bool | None = None
+) -> tuple[GraphDef[M], State[M]]:
+    """The structure of a model and its State of shapes, each with the sharding that its Variable declares.
+
+    Args:
+      init_fn: makes the model.
+      mesh: the devices.
+      graph: False if the model must be a tree; None for the default of `set_graph_mode`.
+
+    Returns:
+      The GraphDef, and a State of `jax.ShapeDtypeStruct`.
+
+    Raises:
+      ShardingError: declared names do not fit the mesh.
+
+    >>> import declax as dx
+    >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> names = {"out_sharding": (None, "model")}
+    >>> graphdef, state = dx.get_abstract_model(lambda: dx.Linear(2, 4, kernel_metadata=names, rngs=dx.Rngs(0)), mesh)
+    >>> state["kernel"].value.sharding.spec
+    P(None, 'model')
+    """
+    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else jax.sharding.use_abstract_mesh(mesh):
+        graphdef, state = split(eval_shape(init_fn, graph=graph), graph=graph)
+    return graphdef, jax.tree.map(with_sharding, state, get_named_sharding(state, mesh))

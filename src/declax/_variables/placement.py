@@ -1,0 +1,375 @@
+"""Where the values of Variables lie: from names of axes, rules and a mesh to a sharding.
+
+A dimension may have a mesh axis, a logical name that a rule turns into mesh axes, or None. Nothing happens without a
+mesh: that of the metadata, or that of `jax.set_mesh`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental.layout import Format
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from declax import _jax, errors
+from declax._modes import Default, Mode
+from declax._typing import Shape
+from declax._variables.metadata import Metadata, names_of_axes
+
+T = TypeVar("T")
+
+AnyMesh: TypeAlias = Mesh | AbstractMesh
+AxisRules: TypeAlias = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+# jax leaves these without types
+make_spec: Callable[..., PartitionSpec] = PartitionSpec
+_constrain: Callable[..., Any] = jax.lax.with_sharding_constraint
+_reshard: Callable[..., Any] = jax.sharding.reshard
+
+
+# --- rules ------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """What logical names stand for, and what happens where a name does not fit."""
+
+    pairs: tuple[tuple[str, Hashable], ...] = ()
+    is_strict: bool = True
+
+    @staticmethod
+    def of(rules: AxisRules, where: str, *, is_strict: bool = True) -> Rules:
+        """Rules as a user writes them: a mapping, or pairs.
+
+        Raises:
+          ShardingError: a rule is not a name, and a mesh axis, several, or None.
+        """
+        pairs: list[Any] = list(rules.items() if isinstance(rules, Mapping) else rules)
+        for pair in pairs:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_target(pair[1])):
+                raise errors.ShardingError(
+                    where,
+                    "this is not a rule",
+                    expected="a logical name with a mesh axis, a tuple of them, or None",
+                    got=repr(pair),
+                    fix='dx.sharding_rules({"embed": None, "mlp": "model", "batch": "data"})',
+                )
+        return Rules(tuple((name, tuple(to) if isinstance(to, list) else to) for name, to in pairs), is_strict)
+
+
+def _is_target(axes: object) -> bool:
+    several = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return axes is None or all(isinstance(axis, str) for axis in several)
+
+
+class _JitKey(Generic[T]):
+    """A `ContextVar` whose value is part of the key under which JAX keeps traces."""
+
+    def __init__(self, default: T) -> None:
+        self._context: Any = jax.make_user_context(default)  # type: ignore[no-untyped-call]  # of jax
+
+    def get(self) -> T:
+        return self._context.value  # type: ignore[no-any-return]  # set here
+
+    def set(self, value: T) -> None:
+        self._context(value).__enter__()
+
+
+class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
+    """Sets what the logical names of axes stand for.
+
+    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
+    function; for this thread. Functions under `jit` are traced again for other rules.
+
+    Args:
+      rules: for each logical name a mesh axis, a tuple of mesh axes, or None for a dimension that is not split. A mesh
+        axis needs no rule for its own name.
+      otherwise: what happens with a dimension whose name has no rule, or whose size the mesh axis does not divide:
+        ``"raise"`` an error, or ``"replicate"`` it, with a warning.
+
+    Raises:
+      ShardingError: a rule or `otherwise` is not valid.
+
+    >>> import declax as dx
+    >>> mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    >>> kernel = dx.eval_shape(lambda: dx.Param(jax.numpy.ones((8, 6)), out_sharding=("embed", "mlp")))
+    >>> with dx.sharding_rules({"embed": None, "mlp": "model"}):
+    ...     dx.get_named_sharding(kernel, mesh).value.spec
+    P(None, 'model')
+    """
+
+    _current: ClassVar[Any] = _JitKey(Rules())
+
+    def __init__(self, rules: AxisRules | Rules, /, *, otherwise: Literal["raise", "replicate"] = "raise") -> None:
+        if otherwise not in ("raise", "replicate"):
+            raise errors.ShardingError(
+                "sharding_rules.otherwise", "unknown choice", expected="'raise' or 'replicate'", got=repr(otherwise)
+            )
+        if not isinstance(rules, Rules):
+            rules = Rules.of(rules, "sharding_rules", is_strict=otherwise == "raise")
+        super().__init__(rules)
+
+
+logical_axis_rules = sharding_rules
+"""The name of `sharding_rules` in NNX."""
+
+
+class use_eager_sharding(Mode):  # noqa: N801  # reads as a function
+    """Sets whether a new Variable with names of axes is put where it belongs on the mesh; initially True.
+
+    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
+    function; for this thread. The metadata ``eager_sharding`` of a Variable takes precedence.
+
+    Raises:
+      GraphError: the value is not a bool.
+
+    >>> import declax as dx
+    >>> with dx.use_eager_sharding(False):
+    ...     dx.using_eager_sharding()
+    False
+    """
+
+    _name = "use_eager_sharding"
+    _current: ClassVar[Any] = _JitKey(True)
+
+
+def using_eager_sharding() -> bool:
+    """Whether new Variables are put where they belong on the mesh.
+
+    >>> import declax as dx
+    >>> dx.using_eager_sharding()
+    True
+    """
+    return use_eager_sharding.current_value()
+
+
+# --- from names to a sharding -----------------------------------------------------
+
+
+class Misfit(NamedTuple):
+    """A dimension that cannot be split as its Variable declares."""
+
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+def context_mesh() -> AnyMesh | None:
+    """The mesh of `jax.set_mesh`, or None."""
+    abstract = jax.sharding.get_abstract_mesh()
+    if abstract.empty:
+        return None
+    concrete = jax.sharding.get_mesh() if _jax.current_trace() is _jax.TOP else None
+    return abstract if concrete is None or concrete.empty else concrete
+
+
+def mesh_of(metadata: Metadata, default: AnyMesh | None = None) -> AnyMesh | None:
+    """The mesh that a Variable names itself, or another one, or that of the context."""
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    own = axes.mesh if isinstance(axes, NamedSharding) else metadata.get("mesh")
+    return own or default or context_mesh()
+
+
+def declared_spec(metadata: Metadata, where: str) -> PartitionSpec:
+    """The entries of a Variable after its rules and those of the context; other names stay as they are."""
+    if metadata.axes is None:
+        return make_spec()
+    rules = dict(_rules_of(metadata, where).pairs)
+    return make_spec(*(rules.get(name, name) for name in _names(metadata.axes, where)))
+
+
+def declared_sharding(
+    where: str, metadata: Metadata, shape: Shape, mesh: AnyMesh
+) -> tuple[NamedSharding, list[Misfit]]:
+    """The sharding that a Variable declares on a mesh, replicated where it does not fit; and where that is.
+
+    Args:
+      where: the path of the Variable.
+      metadata: its metadata.
+      shape: of its value.
+      mesh: the devices.
+    """
+    names = () if metadata.axes is None else _names(metadata.axes, where)
+    spec, texts = _resolve(names, tuple(shape), _rules_of(metadata, where), mesh)
+    return NamedSharding(mesh, spec), [Misfit(where, text) for text in texts]
+
+
+def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh) -> None:
+    """Raises for what does not fit; warns if the rules ask for replication instead.
+
+    Raises:
+      ShardingError: lists all of it.
+    """
+    if not misfits:
+        return
+    rules = sharding_rules._current.get()
+    listed = "\n".join(map(str, misfits))
+    if not rules.is_strict:
+        text = f"{where}: these dimensions are not split on the mesh {sizes_of(mesh)}:\n{listed}"
+        warnings.warn(text, errors.ReplicationWarning, stacklevel=_jax.level_of_user(sys._getframe()))
+        return
+    raise errors.ShardingError(
+        where,
+        f"the declared sharding does not fit the mesh {sizes_of(mesh)}",
+        got=listed,
+        expected="for each dimension None, a mesh axis, or a name with a rule; sizes that the mesh axes divide",
+        fix='with dx.sharding_rules({"embed": None, "mlp": "model"}, otherwise="replicate"): ...',
+    )
+
+
+def sizes_of(mesh: AnyMesh) -> dict[str, int]:
+    """The sizes of the axes of a mesh by name."""
+    return dict(mesh.shape)
+
+
+def _names(axes: Any, where: str) -> tuple[Any, ...]:
+    names = names_of_axes(axes.sharding if isinstance(axes, Format) else axes)
+    if names is None:
+        raise errors.ShardingError(
+            f"{where}.out_sharding",
+            "this does not name the axes of an array",
+            expected="a tuple of names, a PartitionSpec or a NamedSharding",
+            got=errors.describe(axes),
+            fix='dx.Param(value, out_sharding=(None, "model"))',
+        )
+    return tuple(tuple(name) if isinstance(name, list) else name for name in names)
+
+
+def _rules_of(metadata: Metadata, where: str) -> Rules:
+    """The rules of the context, and those of the Variable itself.
+
+    Raises:
+      ShardingError: they contradict each other.
+    """
+    rules: Rules = sharding_rules._current.get()
+    own = metadata.get("sharding_rules")
+    if not own:
+        return rules
+    together = dict(rules.pairs)
+    for name, target in Rules.of(own, f"{where}.sharding_rules").pairs:
+        if together.setdefault(name, target) != target:
+            raise errors.ShardingError(
+                f"{where}.sharding_rules",
+                f"the rule for {name!r} contradicts that of the context",
+                expected=repr(together[name]),
+                got=repr(target),
+                fix="omit one of them",
+            )
+    return Rules(tuple(together.items()), rules.is_strict)
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolve(
+    names: tuple[Any, ...], shape: Shape, rules: Rules, mesh: AnyMesh
+) -> tuple[PartitionSpec, tuple[str, ...]]:
+    """The entries of a sharding, and what is wrong with dimensions that are replicated instead."""
+    if len(names) > len(shape):
+        return make_spec(), (f"the sharding {names} has {len(names)} entries, for an array of shape {shape}",)
+    targets, sizes = dict(rules.pairs), sizes_of(mesh)
+    manual = {name for name, kind in _types_of(mesh).items() if kind is AxisType.Manual}
+    entries: list[Any] = []
+    texts: list[str] = []
+    taken: dict[str, int] = {}
+    for dimension, (name, size) in enumerate(zip(names, shape, strict=False)):
+        if name is PartitionSpec.UNCONSTRAINED:
+            entries.append(name)
+            continue
+        axes = [axis for part in _several(name) for axis in _several(targets.get(part, part))]
+        problem = _problem(name, axes, targets, sizes)
+        axes = [axis for axis in axes if axis not in manual]  # in a shard_map, which has split the value
+        count = math.prod(sizes.get(axis, 1) for axis in axes)
+        again = next((axis for axis in axes if axis in taken), None)
+        if problem is None and again is not None:
+            problem = f"mesh axis {again!r} splits dimension {taken[again]} already"
+        if problem is None and size % count:
+            problem = f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}"
+        if problem is None:
+            taken |= dict.fromkeys(axes, dimension)
+            entries.append(tuple(axes) if len(axes) > 1 else axes[0] if axes else None)
+        else:
+            texts.append(f"dimension {dimension} of {shape}, {name!r}: {problem}")
+            entries.append(None)
+    types = _types_of(mesh)
+    if len({types[axis] for axis in taken}) > 1:
+        shown = ", ".join(f"{axis!r} is {types[axis].name}" for axis in taken)
+        return make_spec(), (f"one array cannot be split by axes of different types: {shown}",)
+    return make_spec(*entries), tuple(texts)
+
+
+def _problem(name: Any, axes: Sequence[str], targets: Mapping[str, Any], sizes: Mapping[str, int]) -> str | None:
+    """What is wrong with a name, whatever the size of its dimension."""
+    unknown = next((axis for axis in axes if axis not in sizes), None)
+    if unknown is None:
+        return None
+    if unknown in _several(name) and unknown not in targets:
+        near = errors.suggest(str(unknown), [*targets, *sizes])
+        return f"{unknown!r} has no rule, and is no axis of the mesh" + (f"; {near}" if near else "")
+    return f"its rule names {unknown!r}, which is no axis of the mesh"
+
+
+def _several(name: Any) -> tuple[Any, ...]:
+    return () if name is None else tuple(name) if isinstance(name, (tuple, list)) else (name,)
+
+
+def _joined(axes: Sequence[str]) -> str:
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+
+
+def _types_of(mesh: AnyMesh) -> dict[str, AxisType]:
+    return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+
+# --- values -----------------------------------------------------------------------
+
+
+def sharding_at_creation(where: str, metadata: Metadata, shape: Shape) -> NamedSharding | Format | None:
+    """Where a new Variable belongs; None without a mesh, or if it is to stay where it is made.
+
+    Raises:
+      ShardingError: the names do not fit the mesh.
+    """
+    if metadata.axes is None or not metadata.get("eager_sharding", using_eager_sharding()):
+        return None
+    mesh = mesh_of(metadata)
+    if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types):
+        return None
+    sharding, misfits = declared_sharding(where, metadata, shape, mesh)
+    report(where, misfits, mesh)
+    return Format(metadata.axes.layout, sharding) if isinstance(metadata.axes, Format) else sharding
+
+
+def placed(where: str, value: Any, metadata: Metadata) -> Any:
+    """A new value of a Variable where its metadata says; each array of a tree."""
+    if isinstance(value, (list, tuple, dict)):
+        return jax.tree.map(lambda leaf: placed(where, leaf, metadata), value)
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        return value
+    sharding = sharding_at_creation(where, metadata, value.shape)
+    return value if sharding is None else put(value, sharding)
+
+
+def put(value: Any, sharding: NamedSharding | Format) -> Any:
+    """An array at a sharding: moved at the top level, and constrained while JAX traces."""
+    target: Any = sharding.sharding if isinstance(sharding, Format) else sharding
+    is_abstract = isinstance(target.mesh, AbstractMesh)
+    if _jax.current_trace() is _jax.TOP:
+        is_there = is_abstract or getattr(value, "sharding", None) == sharding
+        return value if is_there else jax.device_put(value, sharding)
+    if isinstance(sharding, Format) or not _is_explicit(target):
+        return _constrain(value, sharding)
+    return _reshard(value, target)
+
+
+def _is_explicit(sharding: NamedSharding) -> bool:
+    """Whether the axes that split an array are explicit; of an array that is not split, all axes of the mesh."""
+    types = _types_of(sharding.mesh)
+    used = [axis for entry in sharding.spec for axis in _several(entry) if isinstance(axis, str)]
+    return all(types[axis] is AxisType.Explicit for axis in used or types)

@@ -1,0 +1,347 @@
+"""Declared shardings on eight devices; `test_on_devices.py` runs this file in a process that has them."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+
+import declax as dx
+from declax.errors import ReplicationWarning, ShardingError
+
+P = jax.P
+normal = dx.initializers.lecun_normal()
+RULES = {"embed": None, "mlp": "model", "batch": "data"}
+
+
+def mesh_of(data=4, model=2, kind=AxisType.Auto):
+    return jax.make_mesh((data, model), ("data", "model"), axis_types=(kind, kind))
+
+
+MESH = mesh_of()
+EXPLICIT = mesh_of(kind=AxisType.Explicit)
+both = pytest.mark.parametrize("mesh", [MESH, EXPLICIT], ids=["auto", "explicit"])
+
+
+@dx.dataclass
+class MLP(dx.Module):
+    dim: int = dx.field()
+    hidden: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Param[jax.Array] = dx.variable((dim, hidden), initializer=normal, sharding=("embed", "mlp"))
+    down: dx.Param[jax.Array] = dx.variable((hidden, dim), initializer=normal, sharding=("mlp", "embed"))
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
+
+    def __call__(self, x):
+        x = jax.nn.relu(x @ self.up.value)
+        return (x @ self.down.value) * self.scale.value
+
+
+def make():
+    return MLP(8, 16, rngs=dx.Rngs(0))
+
+
+EXPECTED = {"up": P(None, "model"), "down": P("model", None)}
+
+
+def check(model, mesh):
+    """Each parameter is where its class declares."""
+    for name, spec in EXPECTED.items():
+        value = getattr(model, name).value
+        assert value.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
+        assert {shard.data.nbytes for shard in value.addressable_shards} == {8 * 16 * 4 // 2}
+
+
+def check_equal(model, other):
+    for one, two in zip(jax.tree.leaves(model), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+
+
+# ================================================================= creation
+
+
+@both
+def test_a_declared_variable_is_made_where_it_belongs(mesh):
+    alone = make()
+    with jax.set_mesh(mesh), dx.sharding_rules(RULES):
+        model = make()
+    check(model, mesh)
+    check_equal(model, alone)
+
+
+def test_annotations_have_no_effect_without_a_mesh():
+    with dx.sharding_rules(RULES):
+        model = make()
+    assert len(model.up.value.sharding.device_set) == 1
+    assert model.up.out_sharding == ("embed", "mlp")
+
+
+def test_the_initializer_makes_shards_only():
+    """The compiled program of a kernel has no array of its whole size."""
+    from declax.initializers import _make_placed
+
+    sharding = NamedSharding(MESH, P("data", "model"))
+    shape = (1024, 512)
+    lowered = _make_placed.lower(dx.initializers.lecun_normal(), jax.random.key(0), shape, jnp.float32, sharding)
+    memory = lowered.compile().memory_analysis()
+    whole = 1024 * 512 * 4
+    assert memory.output_size_in_bytes == whole // 8
+    assert memory.temp_size_in_bytes < whole // 2
+
+
+def test_a_function_as_initializer_is_placed_too():
+    with jax.set_mesh(MESH):
+        layer = dx.Linear(
+            8,
+            4,
+            kernel_init=lambda key, shape, dtype: jnp.ones(shape, dtype),
+            kernel_metadata={"out_sharding": ("data", "model")},
+            rngs=dx.Rngs(0),
+        )
+    assert layer.kernel.value.sharding == NamedSharding(MESH, P("data", "model"))
+
+
+@both
+@pytest.mark.parametrize("names", [("data", "model"), P("data", "model"), P(("data", "model")), (None, "model"), ()])
+def test_a_variable_made_by_hand(mesh, names):
+    with jax.set_mesh(mesh):
+        param = dx.Param(jnp.ones((8, 4)), out_sharding=names)
+    assert param.sharding.is_equivalent_to(NamedSharding(mesh, P(*names)), 2)
+
+
+def test_a_sharding_with_its_own_mesh_needs_no_context():
+    place = NamedSharding(MESH, P("data"))
+    assert dx.Param(jnp.ones(8), out_sharding=place).sharding == place
+    assert dx.Param(jnp.ones(8), out_sharding=("data",), mesh=MESH).sharding == place
+
+
+def test_eager_sharding_is_switched_off():
+    with jax.set_mesh(MESH):
+        with dx.use_eager_sharding(False):
+            assert not dx.using_eager_sharding()
+            assert dx.Param(jnp.ones(8), out_sharding=("data",)).sharding.spec != P("data")
+            assert dx.Param(jnp.ones(8), out_sharding=("data",), eager_sharding=True).sharding.spec == P("data")
+        assert dx.Param(jnp.ones(8), out_sharding=("data",), eager_sharding=False).sharding.spec != P("data")
+        assert dx.Param(jnp.ones(8), out_sharding=("data",)).sharding.spec == P("data")
+
+
+@both
+@pytest.mark.parametrize("jit", [jax.jit, dx.jit], ids=["jax", "declax"])
+def test_within_jit(mesh, jit):
+    with jax.set_mesh(mesh), dx.sharding_rules(RULES):
+        model = jit(make)()
+    check(model, mesh)
+
+
+def test_other_rules_trace_again():
+    @dx.jit
+    def made():
+        return dx.Param(jnp.ones((8, 8)), out_sharding=("mlp", None))
+
+    found = []
+    with jax.set_mesh(MESH):
+        for axis in ("data", "model", "data"):
+            with dx.sharding_rules({"mlp": axis}):
+                found.append(made().sharding.spec)
+    assert found == [P("data"), P("model"), P("data")]
+
+
+def test_within_shard_map_the_shards_stay():
+    def body(x):
+        return dx.Param(x, out_sharding=("data",)).value * 2
+
+    mapped = jax.shard_map(body, mesh=MESH, in_specs=P("data"), out_specs=P("data"))
+    assert mapped(jnp.arange(8.0)).tolist() == (2 * jnp.arange(8.0)).tolist()
+
+
+def test_rules_of_a_variable():
+    with jax.set_mesh(MESH), dx.sharding_rules({"col": "model"}):
+        param = dx.Param(jnp.ones((8, 4)), out_sharding=("row", "col"), sharding_rules=(("row", "data"),))
+        assert param.sharding.spec == P("data", "model")
+        with pytest.raises(ShardingError, match="the rule for 'col' contradicts that of the context"):
+            dx.Param(jnp.ones((8, 4)), out_sharding=("col", None), sharding_rules={"col": "data"})
+
+
+# ================================================================= errors
+
+MISFITS = {
+    "'mpl' has no rule, and is no axis of the mesh; did you mean 'mlp'?": ((8, 8), ("mpl", None), RULES),
+    "its rule names 'models', which is no axis of the mesh": ((8, 8), ("mlp", None), {"mlp": "models"}),
+    "its size 6 is not divisible by 4, the size of mesh axis 'data'": ((6, 8), ("batch", None), RULES),
+    "its size 4 is not divisible by 8, the size of mesh axis ('data', 'model')": (
+        (4,),
+        ("all",),
+        {"all": ("data", "model")},
+    ),
+    "mesh axis 'model' splits dimension 0 already": ((8, 8), ("mlp", "model"), RULES),
+    "has 3 entries, for an array of shape (8, 8)": ((8, 8), (None, None, "mlp"), RULES),
+}
+
+
+@both
+@pytest.mark.parametrize("text", MISFITS)
+def test_what_does_not_fit_is_an_error_with_path_and_dimension(text, mesh):
+    shape, names, rules = MISFITS[text]
+
+    class Model(dx.Module):
+        def __init__(self):
+            self.part = dx.Dict(kernel=dx.Param(jnp.ones(shape), out_sharding=names))
+
+    with jax.set_mesh(mesh), dx.sharding_rules(rules), pytest.raises(ShardingError) as caught:
+        Model()
+    assert text in str(caught.value)
+    with dx.use_eager_sharding(False), pytest.raises(ShardingError) as caught:
+        dx.init_sharded(Model, mesh=mesh, rules=rules)
+    assert text in str(caught.value)
+    assert "part.kernel: " in str(caught.value)
+
+
+def test_all_misfits_are_listed():
+    refused = pytest.raises(ShardingError, match="the declared sharding does not fit the mesh")
+    with jax.set_mesh(mesh_of(1, 8)), dx.use_eager_sharding(False), refused as caught:
+        dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)), rules=RULES)
+    assert "up: dimension 1 of (8, 12), 'mlp'" in str(caught.value)
+    assert "down: dimension 0 of (12, 8), 'mlp'" in str(caught.value)
+
+
+def test_what_does_not_fit_is_replicated_on_request_and_reported_once():
+    with (
+        jax.set_mesh(mesh_of(1, 8)),
+        dx.use_eager_sharding(False),
+        dx.sharding_rules(RULES, otherwise="replicate"),
+        warnings.catch_warnings(record=True) as seen,
+    ):
+        warnings.simplefilter("default")
+        model = dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)))
+    assert [warning.category for warning in seen] == [ReplicationWarning]
+    assert "up: dimension 1" in str(seen[0].message)
+    assert model.up.value.sharding.is_fully_replicated
+
+
+def test_rules_that_are_none():
+    with pytest.raises(ShardingError, match="this is not a rule"):
+        dx.sharding_rules({"embed": 3})
+    with pytest.raises(ShardingError, match="unknown choice"):
+        dx.sharding_rules({}, otherwise="ignore")
+    with jax.set_mesh(MESH), pytest.raises(ShardingError, match="this does not name the axes of an array"):
+        dx.Param(jnp.ones(8), out_sharding="data")
+    with pytest.raises(ShardingError, match="there is no mesh"):
+        dx.init_sharded(make)
+
+
+def test_axes_of_different_types():
+    mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    with pytest.raises(ShardingError, match="one array cannot be split by axes of different types"):
+        dx.Param(jnp.ones((8, 8)), out_sharding=("data", "model"), mesh=mixed)
+    with jax.set_mesh(mixed):
+        assert dx.Param(jnp.ones((8, 8)), out_sharding=("data", None)).sharding.spec == P("data", None)
+
+
+# ================================================================= init_sharded
+
+
+@both
+def test_init_sharded(mesh):
+    rngs = dx.Rngs(0)
+    model = dx.init_sharded(MLP, 8, 16, rngs=rngs, mesh=mesh, rules=RULES)
+    check(model, mesh)
+    assert model.scale.value.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1)
+    assert int(rngs.params.count.value) == 3
+    check_equal(model, make())
+
+
+def test_init_sharded_of_a_spec_and_of_a_pair():
+    spec = dx.spec(dx.Linear, 8, 4, kernel_metadata={"out_sharding": ("embed", "mlp")})
+    layer = dx.init_sharded(spec, rngs=dx.Rngs(0), mesh=MESH, rules=RULES)
+    assert layer.kernel.value.sharding.spec == P(None, "model")
+
+    def both():
+        model = make()
+        return model, dx.Optimizer(model, optax.adam(1e-3))
+
+    model, optimizer = dx.init_sharded(both, mesh=MESH, rules=RULES)
+    assert optimizer.opt_state[0].mu["up"].value.sharding == model.up.value.sharding
+    assert optimizer.step.value.sharding == NamedSharding(MESH, P())
+
+
+def test_random_numbers_do_not_depend_on_the_mesh():
+    meshes = [mesh_of(8, 1), mesh_of(4, 2), mesh_of(1, 8)]
+    rules = {"embed": "data", "mlp": "model"}
+    models = [dx.init_sharded(make, mesh=mesh, rules=rules) for mesh in meshes]
+    for model in models[1:]:
+        check_equal(model, models[0])
+
+
+# ================================================================= optimizers
+
+
+@both
+@pytest.mark.parametrize("jit", [None, jax.jit, dx.jit], ids=["eager", "jax", "declax"])
+def test_moments_have_the_sharding_of_their_parameters(mesh, jit):
+    def adam(model):
+        return dx.Optimizer(model, optax.adam(1e-3))
+
+    with jax.set_mesh(mesh), dx.sharding_rules(RULES):
+        model = make()
+        optimizer = adam(model) if jit is None else jit(adam)(model)
+    for moment in (optimizer.opt_state[0].mu, optimizer.opt_state[0].nu):
+        for name in EXPECTED:
+            assert moment[name].value.sharding.is_equivalent_to(getattr(model, name).value.sharding, 2)
+
+
+def test_optimizer_sharding_replaces_that_of_the_parameter():
+    with jax.set_mesh(MESH):
+        layer = dx.Linear(8, 4, kernel_metadata={"optimizer_sharding": ("data", "model")}, rngs=dx.Rngs(0))
+        optimizer = dx.Optimizer(layer, optax.adam(1e-3))
+    assert optimizer.opt_state[0].mu["kernel"].value.sharding.spec == P("data", "model")
+    assert optimizer.opt_state[0].mu["kernel"].out_sharding == ("data", "model")
+
+
+# ================================================================= abstract models, specs and constraints
+
+
+def test_specs_and_shardings():
+    state = dx.state(make())
+    with dx.sharding_rules({"embed": None}):
+        assert dx.get_partition_spec(state)["up"].value == P(None, "mlp")
+    with dx.sharding_rules(RULES):
+        shardings = dx.get_named_sharding(state, MESH)
+        placed = jax.device_put(state, shardings)
+    assert shardings["scale"].value == NamedSharding(MESH, P())
+    assert placed["up"].value.sharding == NamedSharding(MESH, P(None, "model"))
+    with pytest.raises(ShardingError, match=r"get_named_sharding: (.|\n)*up: dimension 0"):
+        dx.get_named_sharding(state, MESH)
+
+
+@both
+def test_abstract_models_keep_shardings(mesh):
+    with jax.set_mesh(mesh), dx.sharding_rules(RULES):
+        model = dx.eval_shape(make)
+        assert model.up.value.sharding.spec == P(None, "model")
+        graphdef, state = dx.get_abstract_model(make, mesh)
+    assert state["up"].value.sharding == NamedSharding(mesh, P(None, "model"))
+    assert state["scale"].value.sharding == NamedSharding(mesh, P())
+    with dx.sharding_rules(RULES):
+        _, on_shapes = dx.get_abstract_model(make, jax.sharding.AbstractMesh((4, 2), ("data", "model")))
+    assert on_shapes["up"].value.sharding.spec == P(None, "model")
+    assert isinstance(dx.merge(graphdef, state), MLP)
+
+
+@both
+def test_a_constraint_with_logical_names(mesh):
+    def double(x):
+        return dx.with_sharding_constraint(x * 2, ("batch", None))
+
+    x = jnp.ones((8, 2))
+    assert double(x).tolist() == dx.jit(double)(x).tolist() == [[2.0, 2.0]] * 8
+    with jax.set_mesh(mesh), dx.sharding_rules(RULES):
+        for f in (double, dx.jit(double), jax.jit(double)):
+            assert f(x).sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 2)
+        with pytest.raises(ShardingError, match="with_sharding_constraint"):
+            dx.with_sharding_constraint(jnp.ones((6, 2)), ("batch", None))

@@ -1,0 +1,156 @@
+"""Training on eight devices: fully sharded and by declaration, against one device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+
+import declax as dx
+from declax.errors import ShardingError
+
+P = jax.P
+MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+normal = dx.initializers.lecun_normal()
+
+
+@dx.dataclass
+class Net(dx.Module):
+    dim: int = dx.field()
+    hidden: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Param[jax.Array] = dx.variable((dim, hidden), initializer=normal, sharding=(None, "model"))
+    bias: dx.Param[jax.Array] = dx.variable((hidden,), initializer=dx.initializers.zeros, sharding=("model",))
+    down: dx.Param[jax.Array] = dx.variable((hidden, dim), initializer=normal, sharding=("model", None))
+
+    def __call__(self, x):
+        return jax.nn.relu(x @ self.up.value + self.bias.value) @ self.down.value
+
+
+def make():
+    model = Net(64, 128, rngs=dx.Rngs(0))
+    return model, dx.Optimizer(model, optax.adam(1e-2))
+
+
+def step(model, optimizer, x):
+    loss, grads = dx.value_and_grad(lambda model: jnp.mean((model(x) - x) ** 2))(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+X = np.asarray(jax.random.normal(jax.random.key(1), (16, 64)))
+
+
+def trained_alone():
+    model, optimizer = make()
+    losses = [float(dx.jit(step)(model, optimizer, jnp.asarray(X))) for _ in range(3)]
+    return losses, dx.state(model)
+
+
+def collectives(text):
+    return Counter(
+        re.findall(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", text)
+    )
+
+
+def check_close(losses, model):
+    expected, state = trained_alone()
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for one, two in zip(jax.tree.leaves(dx.state(model)), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+def test_fsdp_splits_the_largest_free_dimension():
+    model, optimizer = dx.eval_shape(make)
+    with dx.sharding_rules({"model": None}):
+        labels = dx.fsdp(model, mesh=MESH, min_size=128)
+        assert set(labels.shardings) == {NamedSharding(MESH, spec) for spec in (P("data"), P(None, "data"), P())}
+        with jax.set_mesh(MESH):
+            assert dx.fsdp(model).shardings == (P("data"), P(None, "data"), P())
+            moments = dx.fsdp(optimizer)
+    both = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(both):
+        assert set(dx.fsdp(model).shardings) == {P("data", "model"), P("model", "data"), P("model"), P()}
+    assert set(moments.shardings) == {P("data"), P(None, "data"), P()}
+    with pytest.raises(ShardingError, match="there is no mesh"):
+        dx.fsdp(model)
+    with pytest.raises(ShardingError, match="the mesh has no axis 'fsdp'"):
+        dx.fsdp(model, "fsdp", mesh=MESH)
+
+
+def test_fully_sharded_training_is_that_of_one_device():
+    with jax.set_mesh(MESH), dx.sharding_rules({"model": None}):
+        model, optimizer = dx.init_sharded(make, shardings=dx.fsdp)
+        places = dx.fsdp(model), dx.fsdp(optimizer)
+        x = jax.device_put(X, P("data"))
+        traces = []
+
+        def traced(*args):
+            traces.append(None)
+            return step(*args)
+
+        run = dx.jit(traced, in_shardings=(*places, P("data")), donate_argnums=(0, 1))
+        losses = []
+        for _ in range(3):
+            before = model.up.value
+            losses.append(float(run(model, optimizer, x)))
+            assert before.is_deleted()
+            assert model.up.value.sharding.is_equivalent_to(NamedSharding(MESH, P(None, "data")), 2)
+            assert optimizer.opt_state[0].mu["down"].value.sharding.is_equivalent_to(NamedSharding(MESH, P("data")), 2)
+            assert {shard.data.size for shard in model.up.value.addressable_shards} == {64 * 128 // 8}
+        assert len(traces) == 1
+    check_close(losses, model)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_tensor_parallel_training_is_that_of_one_device(kind):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+    with jax.set_mesh(mesh):
+        model, optimizer = dx.init_sharded(make)
+        x = jax.device_put(X, P("data"))
+        losses = []
+        places = [(leaf.sharding, leaf.ndim) for leaf in jax.tree.leaves((model, optimizer))]
+        if kind is AxisType.Explicit:
+            Net.__call__, before = explicit_call, Net.__call__
+        try:
+            run = dx.jit(step)
+            losses = [float(run(model, optimizer, x)) for _ in range(3)]
+        finally:
+            if kind is AxisType.Explicit:
+                Net.__call__ = before
+        after = jax.tree.leaves((model, optimizer))
+        assert all(leaf.sharding.is_equivalent_to(*place) for leaf, place in zip(after, places, strict=True))
+    check_close(losses, model)
+
+
+def explicit_call(self, x):
+    hidden = jax.nn.relu(x @ self.up.value + self.bias.value)
+    return jnp.dot(hidden, self.down.value, out_sharding=P("data", None))
+
+
+def test_data_parallel_training_reduces_gradients_once_each():
+    with jax.set_mesh(MESH), dx.sharding_rules({"model": None}):
+        model, optimizer = dx.init_sharded(make)
+        x = jax.device_put(X, P("data"))
+        run = dx.jit(step)
+        text = run.lower(model, optimizer, x).compile().as_text()
+        losses = [float(run(model, optimizer, x)) for _ in range(3)]
+    found = collectives(text)
+    assert set(found) == {"all-reduce"}
+    check_close(losses, model)
+
+
+def test_a_whole_parameter_is_on_no_device_while_a_model_is_made():
+    with jax.set_mesh(MESH), dx.sharding_rules({"model": "data"}):
+        lowered = dx.jit(lambda: dx.init_sharded(lambda: Net(512, 2048, rngs=dx.Rngs(0)))).lower()
+        memory = lowered.compile().memory_analysis()
+    parameters = 4 * (2 * 512 * 2048 + 2048)
+    assert memory.output_size_in_bytes <= parameters // 8 + 512
+    assert memory.temp_size_in_bytes < 4 * 512 * 2048
