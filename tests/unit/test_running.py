@@ -47,8 +47,9 @@ def test_operations_carry_the_path_of_their_module():
     assert {"Net/blocks[2]/up/dot_general", "Net/blocks[0]/tanh", "Net/named.a[0]/dot_general"} <= found
 
 
-def test_scopes_are_off_by_default():
-    found = scopes(lambda net, x: net(x), Net(), X, on=dx.set_named_scopes.current_value())
+def test_scopes_are_on_by_default_and_can_be_switched_off():
+    assert dx.set_named_scopes.current_value()
+    found = scopes(lambda net, x: net(x), Net(), X, on=False)
     assert {"dot_general", "tanh"} <= found
     assert not any("/" in name for name in found)
     with pytest.raises(dx.errors.GraphError, match="a mode must be True or False"):

@@ -159,16 +159,17 @@ def with_vars(
                 fix="dx.with_vars(model, ref=True)",
             )
     is_by_ref = None if ref is None else is_on("ref", ref)
+    allows = is_on("allow_duplicates", allow_duplicates)
     binding = bind(node, graph)
     if is_by_ref is None:
         copied: N = build(binding.graphdef, binding.read())
         return copied
     change = (_VALUES_TO_REFS if is_by_ref else _TO_ARRAYS)._replace(where="with_vars")
     chosen = All(Variable, predicate_of(only, "with_vars, only"))
-    if not is_on("allow_duplicates", allow_duplicates):
+    if not allows:
         changes = All(chosen, lambda _, variable: any(map(change.is_meant, jax.tree.leaves(variable.raw_value))))
         _refuse(find_duplicates(node, only=changes), change._replace(why=_SHARED, fix=_SHARE))
-    return _convert(node, change, chosen, graph, allow_duplicates)
+    return _convert(node, change, chosen, graph, allows)
 
 
 def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
