@@ -304,8 +304,8 @@ from declax.transforms.differentials import jvp as jvp
 from declax.transforms.differentials import vjp as vjp
 from declax.transforms.loops import fori_loop as fori_loop
 from declax.transforms.loops import while_loop as while_loop
-from declax.transforms.partials import cached_partial as cached_partial
-from declax.transforms.partials import jit_partial as jit_partial
+from declax.transforms.compilation import cached_partial as cached_partial
+from declax.transforms.compilation import jit_partial as jit_partial
 from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan

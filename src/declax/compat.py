@@ -21,7 +21,7 @@ from declax.transforms.compilation import jit
 from declax.transforms.custom_rules import custom_vjp
 from declax.transforms.differentials import jvp, vjp
 from declax.transforms.loops import fori_loop, while_loop
-from declax.transforms.partials import cached_partial
+from declax.transforms.compilation import cached_partial
 from declax.transforms.rematerialization import remat
 from declax.transforms.replication import pmap
 from declax.transforms.scanning import scan

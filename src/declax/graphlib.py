@@ -44,7 +44,7 @@ from declax._state.states import State as State
 from declax._typing import Key as Key
 from declax._variables.variable import Variable as Variable
 from declax._variables.variable import VariableState as VariableState
-from declax.transforms.partials import cached_partial as cached_partial
+from declax.transforms.compilation import cached_partial as cached_partial
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__)

@@ -15,7 +15,7 @@ import pytest
 
 import declax as dx
 from declax.errors import GraphError, TransformError
-from declax.transforms.partials import cached_partial
+from declax.transforms.compilation import cached_partial
 
 
 def example(lib, cached_partial):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import GraphError, TransformError
-from declax.transforms.partials import jit_partial
+from declax.transforms.compilation import jit_partial
 from strategies import Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
 MODES = [{"graph": False}, {"graph": True, "graph_updates": False}, {"graph": True, "graph_updates": True}]

@@ -35,7 +35,7 @@ DATA_BASES: Final = frozenset({PYTREE, VARIABLE, *ARRAYS, *ABSTRACT_ARRAYS})
 ARRAYS_AND_VARIABLES: Final = ARRAYS | {VARIABLE}
 
 JIT: Final = "declax.transforms.compilation.jit"
-JIT_PARTIAL: Final = "declax.transforms.partials.jit_partial"
+JIT_PARTIAL: Final = "declax.transforms.compilation.jit_partial"
 REMAT: Final = "declax.transforms.rematerialization.remat"
 VMAP: Final = "declax.transforms.vectorization.vmap"
 PMAP: Final = "declax.transforms.replication.pmap"

@@ -1,4 +1,4 @@
-"""`jit` for functions of mutable, shared objects.
+"""`jit` for functions of mutable, shared objects, and functions whose first arguments are given once.
 
 A call reads as `JitWrapped.__call__` and `JitWrapped._slow_path` do: guard, bind the arguments, look the program up or
 trace it, run it, commit. A miss is None at each of these steps.
@@ -13,13 +13,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 
 from declax._classes.pytree import Pytree
-from declax._graph.binding import Binding
+from declax._graph.binding import Binding, bind
 from declax._lazy import lazy_names
+from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
@@ -63,17 +64,18 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from declax.transforms._engine.prefixes import StateSharding as StateSharding
-    from declax.transforms._engine.signatures import JitOptions
-    from declax.transforms.partials import jit_partial as jit_partial
+    from declax.transforms._engine.signatures import JitOptions, ModeOptions
     from declax.transforms.sharding import shard_map as shard_map
 else:
     __getattr__ = lazy_names(  # the peer's module of this name has them too
         __name__,
         StateSharding="declax.transforms._engine.prefixes",
-        jit_partial="declax.transforms.partials",
         shard_map="declax.transforms.sharding",
     )
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 P = ParamSpec("P")
 
 MAX_TRACES: Final = 33
@@ -280,6 +282,133 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         call = take(args, kwargs)
         program = self._program(call)
         return Traced(program.trace(call), program, take, call)
+
+
+# ----------------------------------------------------------------- functions with first arguments
+
+
+@overload
+def cached_partial(f: Callable[P, R], /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
+def cached_partial(f: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[ModeOptions]
+) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[ModeOptions]
+) -> Callable[P, R]: ...
+@overload
+def cached_partial(
+    f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[ModeOptions]
+) -> Callable[..., R]: ...
+def cached_partial(
+    f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[..., Any]:
+    """A function with its first arguments given.
+
+    It is as fast as the function itself, since `jit` caches the structure of models with the models. Nothing is cloned,
+    and the function may change the structure of the models; the next call finds it so.
+
+    Args:
+      f: a function, most often one that `declax.jit` made.
+      *cached_args: its first arguments. They live as long as the result does.
+      graph: False where each of them has to be a tree; None for the default of `set_graph_mode`.
+      graph_updates: what transforms inside of the call take for their default, see `set_graph_updates`; None leaves it
+        as it is.
+
+    Returns:
+      The function of the other arguments.
+
+    Raises:
+      TransformError: `f` is not a function.
+
+    >>> import declax as dx
+    >>> count = dx.Variable(0)
+    >>> @dx.jit
+    ... def step(count, by):
+    ...     count += by
+    >>> cached_step = dx.cached_partial(step, count)
+    >>> cached_step(2), cached_step(3), int(count.value)
+    (None, None, 5)
+    """
+    if not callable(f):
+        fix = "dx.cached_partial(train_step, model, optimizer)"
+        raise TransformError("cached_partial", "the first argument is not a function", got=describe(f), fix=fix)
+    for argument in cached_args:
+        bind(argument, graph)
+    in_mode = f if graph_updates is None else set_graph_updates(graph_updates)(f)
+    return functools.partial(in_mode, *cached_args)
+
+
+class JitPartial(functools.partial[R], Staged[P, R], Generic[P, R]):
+    """A compiled function with its first arguments; see `jit_partial`.
+
+    >>> import declax as dx
+    >>> step = dx.jit_partial(lambda model, x: model.scale * x, dx.Dict(scale=dx.Param(2.0)))
+    >>> float(step.lower(3.0).compile()(3.0))
+    6.0
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            """Calls the function with its first arguments and these."""
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
+        """As `JitWrapped.trace`; the stages take the other arguments only."""
+        jitted: Any = self.func
+        return jitted.traced_after(self.args, args, kwargs)  # type: ignore[no-any-return]  # of a JitWrapped
+
+
+@overload
+def jit_partial(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
+@overload
+def jit_partial(fun: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[Concatenate[A, B, P], R], a: A, b: B, /, **options: Unpack[JitOptions]
+) -> JitPartial[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[Concatenate[A, B, C, P], R], a: A, b: B, c: C, /, **options: Unpack[JitOptions]
+) -> JitPartial[P, R]: ...
+@overload
+def jit_partial(
+    fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[JitOptions]
+) -> JitPartial[..., R]: ...
+def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> JitPartial[..., R]:
+    """Compiles a function, and gives it its first arguments.
+
+    As ``cached_partial(jit(fun, ...), *partial_args)``: the partial arguments may change in any way between calls and
+    inside of them.
+
+    Args:
+      fun: the function.
+      *partial_args: its first arguments. They live as long as the result does.
+      **options: those of `jit`; numbers count the parameters of `fun`. With ``graph=False`` each partial argument has
+        to be a tree.
+
+    Returns:
+      The function of the other arguments, with the stages `trace` and `lower`.
+
+    Raises:
+      TransformError: `fun` is not a function, or an option names no parameter.
+
+    >>> import declax as dx
+    >>> count = dx.Variable(0)
+    >>> def step(count, by):
+    ...     count += by
+    >>> step_by = dx.jit_partial(step, count)
+    >>> step_by(2), step_by(3), int(count.value)
+    (None, None, 5)
+    """
+    jitted: Callable[..., R] = jit(fun, **options)
+    for argument in partial_args:
+        bind(argument, options.get("graph"))
+    bind(partial_args, options.get("graph"))  # what they share
+    return JitPartial(jitted, *partial_args)
 
 
 # ----------------------------------------------------------------- programs
