@@ -41,7 +41,7 @@ def test_tracing_and_lowering_run_nothing():
     assert "dot_general" in str(traced.jaxpr)
     assert "dot_general" in lowered.as_text()
     assert "dot_general" in forward.lower(model, X).as_text("stablehlo")
-    assert lowered.lowered.compiler_ir() is not None
+    assert lowered.compiler_ir() is not None
     assert lowered.cost_analysis()["flops"] > 0
 
 
@@ -57,7 +57,7 @@ def test_a_compiled_function_keeps_what_is_set():
     assert compiled.cost_analysis()["flops"] > 0
     assert compiled.memory_analysis() is not None
     leaves = 4  # kernel, bias, count, and the argument
-    assert len(jax.tree.leaves(compiled.compiled.input_shardings)) == leaves
+    assert len(jax.tree.leaves(compiled.input_shardings)) == leaves
 
 
 def test_another_structure_is_refused():

@@ -1,12 +1,10 @@
-"""A compiled function, stage by stage: traced, lowered, compiled. Each stage holds that of JAX."""
+"""A compiled function, stage by stage: traced, lowered, compiled. Each stage has the attributes of that of JAX."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
-
-import jax
 
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
@@ -25,28 +23,27 @@ Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 """How a compiled function takes arguments apart."""
 
 
-class Traced(Generic[R]):
-    """A function that was traced for some arguments; see `JitWrapped.trace`.
+class Stage(Generic[R]):
+    """A stage of JAX, for calls with models; other attributes, such as `as_text`, are those of JAX's stage."""
 
-    Attributes:
-      traced: the stage of JAX; its arguments and results are flat leaves.
-    """
+    def __init__(self, stage: Any, program: Program, take: Take, call: Call) -> None:
+        self._stage = stage
+        self._program = program
+        self._take = take
+        self._call = call
 
-    def __init__(self, traced: jax.stages.Traced, program: Program, take: Take, call: Call) -> None:
-        self.traced = traced
-        self._of = program, take, call
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_stage"), name)  # raises AttributeError while it is copied
 
-    @property
-    def jaxpr(self) -> Any:
-        """The program of JAX, a function of flat leaves."""
-        return self.traced.jaxpr
+
+class Traced(Stage[R]):
+    """A function that was traced for some arguments; see `JitWrapped.trace`. Its `jaxpr` takes flat leaves."""
 
     @property
     def out_info(self) -> R:
         """The result of a call, with shapes and dtypes in place of arrays."""
-        program, _, call = self._of
-        outcome = program.outcome(self.traced.out_info)
-        found: R = Rebuilt(call.structure, call.values, call.plain).apply(outcome)
+        outcome = self._program.outcome(self._stage.out_info)
+        found: R = Rebuilt(self._call.structure, self._call.values, self._call.plain).apply(outcome)
         return found
 
     def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **private: object) -> Lowered[R]:
@@ -67,7 +64,8 @@ class Traced(Generic[R]):
                 why="it changes its arguments, and its program takes their leaves",
                 fix="jax.export.export(jax.jit(model))(x)        # the values of the model become constants",
             )
-        return Lowered(self.traced.lower(lowering_platforms=lowering_platforms), *self._of)
+        lowered = self._stage.lower(lowering_platforms=lowering_platforms)
+        return Lowered(lowered, self._program, self._take, self._call)
 
 
 class Staged(Generic[P, R]):
@@ -96,40 +94,16 @@ class Staged(Generic[P, R]):
         return self.trace(*args, **kwargs).out_info
 
 
-class Lowered(Generic[R]):
-    """A function that was lowered for some arguments; see `JitWrapped.lower`.
-
-    Attributes:
-      lowered: the stage of JAX.
-    """
-
-    def __init__(self, lowered: jax.stages.Lowered, program: Program, take: Take, call: Call) -> None:
-        self.lowered = lowered
-        self._of = program, take, call
-
-    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The lowered program as text.
-
-        Args:
-          dialect: "stablehlo" or "hlo".
-          debug_info: whether to print locations.
-        """
-        return self.lowered.as_text(dialect, debug_info=debug_info)
-
-    def cost_analysis(self) -> Any:
-        """The compiler's estimate of the cost, before optimization."""
-        return self.lowered.cost_analysis()
+class Lowered(Stage[R]):
+    """A function that was lowered for some arguments; see `JitWrapped.lower`."""
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled[R]:
         """The next stage."""
-        return Compiled(self.lowered.compile(compiler_options), *self._of)
+        return Compiled(self._stage.compile(compiler_options), self._program, self._take, self._call)
 
 
-class Compiled(Generic[R]):
+class Compiled(Stage[R]):
     """A compiled function, to be called with arguments of one structure.
-
-    Attributes:
-      compiled: the stage of JAX.
 
     >>> import declax as dx
     >>> twice = dx.jit(lambda x: 2 * x).lower(1.0).compile()
@@ -137,11 +111,10 @@ class Compiled(Generic[R]):
     8.0
     """
 
-    def __init__(self, compiled: jax.stages.Compiled, program: Program, take: Take, call: Call) -> None:
-        self.compiled = compiled
-        self._program = program
-        self._take = take
+    def __init__(self, stage: Any, program: Program, take: Take, call: Call) -> None:
+        super().__init__(stage, program, take, call)
         self._trace = call.trace()
+        del self._call  # so that its arrays can be freed
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
@@ -157,7 +130,7 @@ class Compiled(Generic[R]):
         if call.structure != self._trace.structure:
             raise self._differs(call)
         try:
-            result = self.compiled(*call.values, *call.plain)
+            result = self._stage(*call.values, *call.plain)
         except (TypeError, ValueError) as error:
             if call.trace().avals != self._trace.avals:
                 raise self._differs(call) from error
@@ -172,19 +145,7 @@ class Compiled(Generic[R]):
         return TransformError(
             f"{self._program.name}, compiled",
             "it was compiled for other arguments",
-            got="\n".join(map(str, found[:MAX_DIFFERENCES])) or "another graph, which prints in the same way",
+            got="\n".join(found[:MAX_DIFFERENCES]) or "another graph, which prints in the same way",
             why="one executable is for one structure, and one set of shapes, dtypes and static arguments",
             fix=f"dx.jit({self._program.name})(...)        # compiles again where it has to",
         )
-
-    def as_text(self) -> str:
-        """The optimised program as text."""
-        return str(self.compiled.as_text())
-
-    def cost_analysis(self) -> Any:
-        """The compiler's estimate of the cost."""
-        return self.compiled.cost_analysis()
-
-    def memory_analysis(self) -> Any:
-        """The compiler's analysis of the memory, in bytes."""
-        return self.compiled.memory_analysis()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -26,34 +26,26 @@ if TYPE_CHECKING:
     from declax.transforms.compilation import Traces
 
 
-class Difference(NamedTuple):
-    """One difference of two traces: which kind, as "static value", at which path or argument, and the values."""
-
-    what: str
-    where: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: the {self.what} was {self.before}, and is {self.after}"
-
-
-def differences(before: Trace, after: Trace) -> list[Difference]:
-    """All differences of two traces, the likely causes first."""
+def differences(before: Trace, after: Trace) -> list[str]:
+    """All differences of two traces in words, the likely causes first."""
     found = [*_of_statics(before.structure, after.structure)]
     found += _of_graphs(before.structure, after.structure)
     if before.structure.tree != after.structure.tree:
         trees = before.structure.tree, after.structure.tree
         texts = [repr(jax.tree_util.tree_unflatten(tree, ["*"] * tree.num_leaves)[:2]) for tree in trees]
         if texts[0] != texts[1]:
-            found.append(Difference("tree", "the arguments", *texts))
+            found.append(_text("the arguments", "tree", *texts))
     if before.structure.key is not after.structure.key:
-        found.append(Difference("place of captured models", "the function", "another", "this"))
+        found.append(_text("the function", "place of captured models", "another", "this"))
     if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
         for name, old, new in zip(names_of_call(after.structure), before.avals, after.avals, strict=True):
             if old != new:
-                found.append(Difference("shape or dtype", name, _text_of(old), _text_of(new)))
+                found.append(_text(name, "shape or dtype", _text_of(old), _text_of(new)))
     return found
+
+
+def _text(where: str, what: str, before: str, after: str) -> str:
+    return f"{where}: the {what} was {before}, and is {after}"
 
 
 def _paths_of(trace: Trace) -> Sequence[Path]:
@@ -61,24 +53,24 @@ def _paths_of(trace: Trace) -> Sequence[Path]:
     return () if graphdef is None else graphdef.definition.paths
 
 
-def _of_statics(before: Structure, after: Structure) -> Iterator[Difference]:
+def _of_statics(before: Structure, after: Structure) -> Iterator[str]:
     known = [] if after.key is None else list((parameters(after.key.function) or {}).values())
     old, new = [dict([*s.statics.by_number, *s.statics.by_name]) if s.statics else {} for s in (before, after)]
     for label in {**old, **new}:
         texts = [repr(given[label]) if label in given else "not given" for given in (old, new)]
         if label not in old or label not in new or old[label] != new[label] or texts[0] != texts[1]:
             name = parameter_name(known, label) if isinstance(label, int) else str(label)
-            yield Difference("static argument", name, *texts)
+            yield _text(name, "static argument", *texts)
 
 
-def _of_graphs(before: Structure, after: Structure) -> Iterator[Difference]:
+def _of_graphs(before: Structure, after: Structure) -> Iterator[str]:
     """The differences of two structures: static values by path, and what came and went."""
     if before.graphdef is after.graphdef:
         return
     for path, fact, old, new in differing(before.graphdef, after.graphdef):
         texts = (repr(old), repr(new)) if fact == STATIC_VALUE else (old, new)
         where = name_path(before if new == "not there" else after, path) if path else "the models"
-        yield Difference(fact, where, *texts)
+        yield _text(where, fact, *texts)
 
 
 def _text_of(aval: Any) -> str:
