@@ -89,7 +89,6 @@ from declax._graph.contexts import update_context as update_context
 from declax._graph.editing import pop as pop
 from declax._graph.editing import set_metadata as set_metadata
 from declax._graph.flattening import GraphDef as GraphDef
-from declax._graph.iteration import explain_filters as explain_filters
 from declax._graph.iteration import find_duplicates as find_duplicates
 from declax._graph.iteration import iter_children as iter_children
 from declax._graph.iteration import iter_graph as iter_graph

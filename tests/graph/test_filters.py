@@ -310,7 +310,6 @@ USES = {
     "state": lambda *filters: dx.state(Foo(), *filters),
     "pop": lambda *filters: dx.pop(Foo(), *filters),
     "unpack": lambda *filters: dx.unpack(Foo(), *filters),
-    "explain_filters": lambda *filters: dx.explain_filters(Foo(), *filters),
     "State.split": lambda *filters: dx.state(Foo()).split(*filters),
     "State.filter": lambda *filters: dx.state(Foo()).filter(*filters),
     "FlatState.split": lambda *filters: dx.state(Foo()).flat_state().split(*filters),

@@ -57,7 +57,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "iter_modules": lambda node, **mode: list(dx.iter_modules(node, **mode)),
     "iter_children": lambda node, **mode: list(dx.iter_children(node, **mode)),
     "iter_module_children": lambda node, **mode: list(dx.iter_module_children(node, **mode)),
-    "explain_filters": lambda node, **mode: dx.explain_filters(node, ..., **mode),
     "Module.split": lambda node, **mode: node.split(**mode),
     "Module.get_state": lambda node, **mode: node.get_state(**mode),
     "Module.update": lambda node, **mode: node.update({}, **mode),

@@ -203,7 +203,6 @@ by_name = dx.DiffState(argnum=0, filter=dx.Linear)  # E: declax-filter | DiffSta
 optimizer = dx.Optimizer(model, optax.sgd(0.1), dx.Linear)  # E: declax-filter | Optimizer: Linear
 by_wrt = dx.Optimizer(model, optax.sgd(0.1), wrt=dx.Linear)  # E: declax-filter | Optimizer: Linear
 dx.set_metadata(model, only=dx.Linear, sharding=None)  # E: declax-filter | set_metadata: Linear
-dx.explain_filters(model, dx.Linear)  # E: declax-filter | explain_filters: Linear
 
 
 def by_class(kind: type[dx.Module]) -> None:
@@ -232,7 +231,6 @@ others = dx.state(model, dx.Param[jax.Array], lambda path, value: True, dx.RngSt
 last = dx.split(model, Kind, dx.OfType(Kind), dx.WithTag("a"), dx.Everything(), ...)
 nested = dx.state(model, (..., dx.Param), ...)
 axes = dx.StateAxes({dx.Param: None, (dx.BatchStat, "a"): 0, ...: 0})
-dx.explain_filters(model, ..., dx.Param)
 viewed = dx.view(model, only=dx.Linear)
 
 ten = dx.split(model, "a", "b", "c", "d", "e", "f", "g", "h", "i", ...)

@@ -239,7 +239,7 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
             "set_metadata",
             "the filter `only` matches no Variable of the graph",
             got=as_written(only),
-            fix="dx.explain_filters(model, only)        # what a filter takes",
+            fix="dx.state(model, dx.Variable).paths        # the Variables of the model",
         )
     for variable, content in changes:
         put_metadata(variable, content)

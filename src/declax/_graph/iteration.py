@@ -8,15 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from declax._filters import Filter, as_written, ask, predicate_of, predicates_of
+from declax._filters import Filter, ask, predicate_of
 from declax._graph.binding import bind
 from declax._graph.flattening import HAS_INDEX, LEAF, walk_tokens
 from declax._graph.nodes import Kind, children_of, kind_of, path_of, walk_values
 from declax._modes import is_graph
-from declax._state.definition import values_of
 from declax._typing import Path
-from declax._variables.variable import Variable
-from declax.errors import describe, format_path, type_name
 
 
 def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
@@ -100,37 +97,3 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
             arrays.setdefault(id(leaf), (leaf, []))[1].append(path)
     shared = [*((values[i], found) for i, found in paths.items()), *arrays.values()]
     return [found for value, found in shared if len(found) > 1 and ask(predicate, found[0], value)]
-
-
-def explain_filters(node: Any, /, *filters: Filter, limit: int | None = 20, graph: bool | None = None) -> None:
-    """Prints which leaves each filter takes, and which are left over.
-
-    Args:
-      node: a model, or a container of models.
-      *filters: as for `split` and `state`; the first that fits a leaf takes it.
-      limit: how many leaves of each filter are listed; None for all.
-      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    >>> import declax as dx
-    >>> m = dx.Module()
-    >>> m.scale, m.mean = dx.Param(2.0), dx.BatchStat(0.0)
-    >>> dx.explain_filters(m, dx.Param, "dropout")
-    Param: 1 of 2 leaves
-      scale: Param, float 2.0
-    'dropout': 0 of 2 leaves
-    left over: 1 of 2 leaves
-      mean: BatchStat, float 0.0
-    """
-    predicates = predicates_of(filters, "explain_filters")
-    binding = bind(node, graph)
-    taken: list[list[str]] = [[] for _ in (*filters, "left over")]
-    definition = binding.graphdef.definition
-    for path, value in zip(definition.paths, values_of(definition, binding.read()), strict=True):
-        taker = next((i for i, p in enumerate(predicates) if ask(p, path, value)), len(filters))
-        is_variable = isinstance(value, Variable)
-        kind = f"{type_name(type(value))}, " if is_variable else ""
-        taken[taker].append(f"  {format_path(path)}: {kind}{describe(value.raw_value if is_variable else value)}")
-    for name, lines in zip([*map(as_written, filters), "left over"], taken, strict=True):
-        print(f"{name}: {len(lines)} of {binding.graphdef.num_leaves} leaves", *lines[:limit], sep="\n")  # noqa: T201
-        if limit is not None and len(lines) > limit:
-            print(f"  ... and {len(lines) - limit} more; limit=None lists all")  # noqa: T201

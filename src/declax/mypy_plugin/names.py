@@ -65,7 +65,6 @@ POP: Final = "declax._graph.editing.pop"
 UNPACK: Final = "declax._graph.api.unpack"
 MERGE: Final = "declax._graph.api.merge"
 UPDATE: Final = "declax._graph.updating.update"
-EXPLAIN_FILTERS: Final = "declax._graph.iteration.explain_filters"
 SET_METADATA: Final = "declax._graph.editing.set_metadata"
 FILTER_STATE: Final = "declax._state.functions.filter_state"
 SPLIT_STATE: Final = "declax._state.functions.split_state"
@@ -73,7 +72,7 @@ FLAT_STATE: Final = "declax._state.states.FlatState"
 OPTIMIZER: Final = "declax.training.optimizer.Optimizer"
 NODE_TAKERS: Final = frozenset(
     {
-        *(SPLIT, STATE_OF, POP, UNPACK, UPDATE, EXPLAIN_FILTERS, SET_METADATA, OPTIMIZER),
+        *(SPLIT, STATE_OF, POP, UNPACK, UPDATE, SET_METADATA, OPTIMIZER),
         *(f"declax._graph.api.{name}" for name in ("graphdef", "clone", "variables")),
         *(f"declax._module.viewing.{name}" for name in ("view", "with_attributes")),
         "declax._displays.summarizing.summary",

@@ -52,7 +52,7 @@ def registry() -> Registry:
             (gradients.TRANSFORMS, gradients.of_function, FAILED),
             *(([one], filtering.check_taker(taker), filtering.FILTER) for one, taker in filtering.FUNCTIONS.items()),
             *(([one], filtering.check_named(*named), filtering.FILTER) for one, named in filtering.NAMED.items()),
-            ([*names.FILTERS, names.EXPLAIN_FILTERS], filtering.check_any, filtering.FILTER),
+            (names.FILTERS, filtering.check_any, filtering.FILTER),
             ([names.STATE_AXES, names.STATE_SHARDING], filtering.check_labels, filtering.FILTER),
             (names.NODE_TAKERS, model.check_node, model.MODEL),
             ([names.UPDATE, names.MERGE], model.check_states, model.MODEL),

@@ -80,8 +80,7 @@ def check_taker(taker: Taker) -> Check:
 
 def check_any(ctx: FunctionContext, report: Reporter) -> None:
     """Checks the filters of a call, in any order."""
-    given = _positional(ctx)
-    for entry in given[1:] if taker_of(ctx) == "explain_filters" else given:
+    for entry in _positional(ctx):
         _check_filter(entry, ctx, report)
 
 
