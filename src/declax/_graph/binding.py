@@ -212,7 +212,7 @@ class Binding:
         found = kept.get(id(self)) if kept else None
         if found is None:
             with committing:
-                found = tuple(self.read())
+                found = tuple(raw_values(self.variables) if self.plain is None else self.plain.read())
             if kept is not None and self.is_kept:
                 kept[id(self)] = found
         return found

@@ -19,11 +19,14 @@ import jax
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
+from declax._jax import TOP
+from declax._jax import trace_state as _trace_state
 from declax._lazy import lazy_names
 from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
+from declax._variables.variable import fill_raw, run_all
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import (
     CONFLICT,
@@ -77,6 +80,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 P = ParamSpec("P")
+
+_acquire, _release = epoch.committing.acquire, epoch.committing.release
+"""In half of the time of a `with`. Between `try` and the first, the interpreter does not look for signals."""
 
 MAX_TRACES: Final = 33
 """So many traces are kept: `explain_retrace` compares the last one with those before it."""
@@ -189,14 +195,13 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         # The fast path is one frame: XLA has just used the cache of the processor, so each function costs more.
         entry = self._entry
         if entry is not None:
-            run, plain, binding = entry.program.run_fast, entry.guard(args, kwargs), entry.binding()
+            run, plain, binding = entry.run, entry.guard(args, kwargs), entry.binding()
             if (
                 plain is not None
                 and run is not None
                 and binding is not None
-                and (entry.captures_the_same is None or entry.captures_the_same())
                 and binding._token is epoch.token
-                and (binding.is_fixed or binding.is_valid())
+                and (entry.is_fixed or entry.is_current(binding))
             ):
                 kept = epoch.kept
                 values = kept.get(entry.key) if kept else None
@@ -204,12 +209,25 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                 output: R
                 try:
                     result = run(*leaves)
-                    plan, _, output = result
+                    plan, new, output = result
                     if plan is UNCHANGED:
                         return output
+                    known, key = entry.writes
+                    if plan is known:
+                        variables: Any = binding.variables if key else binding.variables_at(plan.changed)
+                        steps, after = map(fill_raw, variables, new), {} if key is None else {key: new}
+                        try:
+                            _acquire()
+                            if _trace_state.value is TOP and epoch.kept is kept is not None:
+                                epoch.kept = after  # no call until all is written, so that no other write comes between
+                                run_all(steps)
+                                return output
+                        finally:
+                            _release()
                     if plan.calls_back is not False:
                         entry.program.wait_for_callbacks(plan, leaves, result)
-                    output = commit(binding, leaves, result, kept)
+                    output = commit(binding, leaves, result)
+                    entry.note(plan, binding)
                 except BaseException as error:
                     entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
@@ -225,9 +243,9 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             if call is None:
                 call = self._bind_arguments(args, kwargs)
             program = self._program(call)
+            outcome = program.run(call)
             if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
-            outcome = program.run(call)
             output = commit(call.binding, call.values, outcome.parts())
             if output is not CONFLICT:
                 if outcome.plan.returns_refs:
@@ -599,9 +617,10 @@ class CacheEntry:
     """A call, to recognise the next one like it.
 
     A binding that lives implies that its roots live, so identities tell them apart. Values are kept under the `key`.
+    `writes` are the last plan that only sets Variables, and the key if it sets all of the graph.
     """
 
-    __slots__ = ("binding", "captures_the_same", "guard", "key", "program", "structure")
+    __slots__ = ("binding", "captures_the_same", "guard", "is_fixed", "key", "program", "run", "structure", "writes")
 
     def __init__(
         self, guard: Guard, binding: Binding, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
@@ -610,8 +629,11 @@ class CacheEntry:
         self.captures_the_same: Callable[[], bool] | None = captures_the_same
         self.structure: Structure = call.structure
         self.binding: Callable[[], Binding | None] = weakref.ref(binding)
+        self.is_fixed: bool = binding.is_fixed and captures_the_same is None
         self.key: int = id(binding)
         self.program: Program = program
+        self.run: Callable[..., Any] | None = program.run_fast
+        self.writes: tuple[Plan, int | None] = UNCHANGED, None
 
     @staticmethod
     def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
@@ -624,14 +646,21 @@ class CacheEntry:
         guard = make_guard(args, kwargs, watched)
         return None if guard is None else CacheEntry(guard, call.binding, call, program, captures_the_same)
 
+    def note(self, plan: Plan, binding: Binding) -> None:
+        """Notes a plan that sets Variables and does nothing else, so that the next call commits it at once."""
+        if plan.change is None and plan.calls_back is False and not plan.returns_refs and binding.is_kept:
+            self.writes = plan, self.key if len(plan.changed) == len(binding.variables) else None
+
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call like this one; None for another one."""
         plain, binding = self.guard(args, kwargs), self.binding()
-        if plain is None or binding is None or not binding.is_valid():
-            return None
-        if self.captures_the_same is not None and not self.captures_the_same():
+        if plain is None or binding is None or not self.is_current(binding):
             return None
         return Call.from_binding(self.structure, binding, plain)
+
+    def is_current(self, binding: Binding) -> bool:
+        """Whether the graph and the captures are still those of the call."""
+        return binding.is_valid() and (self.captures_the_same is None or self.captures_the_same())
 
 
 def make_guard(

@@ -43,10 +43,9 @@ from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
-from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._variables import uncaptured_reads
-from declax._variables.variable import fill_raw, run_all, set_all_raw
+from declax._variables.variable import set_all_raw
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure
 from declax.transforms._engine.structure import (
@@ -423,28 +422,17 @@ CONFLICT: Final = Conflict.CONFLICT
 """The result of a commit that wrote nothing: another thread wrote first, so the call runs again."""
 
 
-def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any], kept: object = None) -> Any:
+def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any]) -> Any:
     """Writes the changes of a function to the caller's objects, all or none; returns its output, or `CONFLICT`.
 
-    `read` are the leaves that the call read, `kept` is the token of the write epoch before it read them.
+    `read` are the leaves that the call read.
     """
     plan, new, output = result
     if plan is UNCHANGED or (binding is None and plan.change is None):
         return output
     with committing:
-        if binding is not None:
-            if plan.change is None and binding.is_kept and binding.mark is _trace_state.value:
-                variables: Any = binding.variables
-                after = {id(binding): new}
-                if len(new) < len(variables):
-                    variables, after = binding.variables_at(plan.changed), {}
-                steps = map(fill_raw, variables, new)
-                if epoch.kept is kept is not None:  # no call from here on, so that no other write comes between
-                    epoch.kept = after
-                    run_all(steps)
-                    return output
-            if not _is_current(binding, plan, read):
-                return CONFLICT
+        if binding is not None and not _is_current(binding, plan, read):
+            return CONFLICT
         if plan.change is not None:
             return apply(Outcome(*result), [] if binding is None else binding.objects(), read)
         write(binding, plan.changed, new)  # type: ignore[arg-type]  # a plan with changes has a binding
