@@ -112,9 +112,9 @@ from declax._module.module import iter_modules as iter_modules
 from declax._module.viewing import view as view
 from declax._module.viewing import view_info as view_info
 from declax._module.viewing import with_attributes as with_attributes
-from declax._random.calls import broadcast_rngs as broadcast_rngs
 from declax._random.changes import RngBackups as RngBackups
 from declax._random.changes import backup_keys as backup_keys
+from declax._random.changes import broadcast_rngs as broadcast_rngs
 from declax._random.changes import fork_rngs as fork_rngs
 from declax._random.changes import reseed as reseed
 from declax._random.changes import restore_rngs as restore_rngs
@@ -125,7 +125,7 @@ from declax._random.streams import RngKey as RngKey
 from declax._random.streams import Rngs as Rngs
 from declax._random.streams import RngState as RngState
 from declax._random.streams import RngStream as RngStream
-from declax._random.tables import StreamBackup as StreamBackup
+from declax._random.streams import StreamBackup as StreamBackup
 from declax._sharding.declared import get_named_sharding as get_named_sharding
 from declax._sharding.declared import get_partition_spec as get_partition_spec
 from declax._sharding.declared import with_sharding_constraint as with_sharding_constraint
@@ -298,13 +298,13 @@ from declax.transforms.axis_names import transform_metadata as transform_metadat
 from declax.transforms.branching import cond as cond
 from declax.transforms.branching import switch as switch
 from declax.transforms.checking import checkify as checkify
+from declax.transforms.compilation import cached_partial as cached_partial
+from declax.transforms.compilation import jit_partial as jit_partial
 from declax.transforms.custom_rules import custom_vjp as custom_vjp
 from declax.transforms.differentials import jvp as jvp
 from declax.transforms.differentials import vjp as vjp
 from declax.transforms.loops import fori_loop as fori_loop
 from declax.transforms.loops import while_loop as while_loop
-from declax.transforms.compilation import cached_partial as cached_partial
-from declax.transforms.compilation import jit_partial as jit_partial
 from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan

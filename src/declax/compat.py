@@ -17,11 +17,10 @@ from declax.transforms.abstract import eval_shape
 from declax.transforms.autodiff import grad, value_and_grad
 from declax.transforms.branching import cond, switch
 from declax.transforms.checking import checkify
-from declax.transforms.compilation import jit
+from declax.transforms.compilation import cached_partial, jit
 from declax.transforms.custom_rules import custom_vjp
 from declax.transforms.differentials import jvp, vjp
 from declax.transforms.loops import fori_loop, while_loop
-from declax.transforms.compilation import cached_partial
 from declax.transforms.rematerialization import remat
 from declax.transforms.replication import pmap
 from declax.transforms.scanning import scan

@@ -14,7 +14,7 @@ from declax._random.streams import RngKey as RngKey
 from declax._random.streams import Rngs as Rngs
 from declax._random.streams import RngState as RngState
 from declax._random.streams import RngStream as RngStream
-from declax._random.tables import StreamBackup as StreamBackup
+from declax._random.streams import StreamBackup as StreamBackup
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__)

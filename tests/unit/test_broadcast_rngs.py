@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from declax._filters import PathContains
-from declax._random.calls import broadcast_rngs, is_broadcast_allowed
+from declax._random.changes import broadcast_rngs, is_broadcast_allowed
 from declax._random.streams import RngCount, RngStream
 from declax.errors import FilterError, RngError
 

@@ -1,27 +1,35 @@
-"""New keys for the streams of models: `split_rngs`, `fork_rngs`, `with_rngs`, `reseed`; backups of the old ones."""
+"""New keys for the streams of models: `split_rngs`, `fork_rngs`, `with_rngs`, `reseed`; backups of the old ones.
+
+Without a model, these functions are decorators, which change the streams of all arguments during a call.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from typing import Any, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from declax._filters import Filter
+from declax._filters import Filter, Predicate, as_written, to_predicate
 from declax._graph.binding import bind_many, check_mode
-from declax._graph.nodes import Kind, enter_container, kind_of, open_container
+from declax._graph.nodes import Kind, children_of, enter_container, kind_of
 from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
-from declax._random.calls import CallArguments, around_calls
-from declax._random.streams import RngCount, RngKey, Rngs, RngValue
-from declax._random.tables import (
+from declax._random.streams import (
     FORK,
     KeyChange,
     Keys,
+    RngCount,
+    RngKey,
+    Rngs,
+    RngValue,
     Rules,
     Size,
     Sizes,
@@ -46,6 +54,50 @@ R = TypeVar("R")
 Flag: TypeAlias = bool | None
 On: TypeAlias = Literal[True] | None
 Off: TypeAlias = Literal[False]
+
+
+# --- decorators ------------------------------------------------------------------------
+
+
+class CallArguments(NamedTuple):
+    """The arguments of a decorated function."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+_RUNS_LATER: Final = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+Enter: TypeAlias = Callable[[CallArguments], tuple[AbstractContextManager[object], CallArguments]]
+"""Makes the context of a call from its arguments, and the arguments that the function gets."""
+
+
+def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator named `where`, whose functions run in a context that is made from their arguments."""
+
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        runs_later = any(is_such(f) for is_such in _RUNS_LATER)
+        if runs_later or not callable(f):
+            raise RngError(
+                where,
+                "only a function that runs when it is called can be decorated",
+                expected="a function, not a generator or a coroutine",
+                got=describe(f),
+                fix=f"@dx.{where}(...)        # above `def`; or, inside of the function: with dx.{where}(...):",
+            )
+
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            context, given = enter(CallArguments(args, kwargs))
+            with context:
+                return f(*given.args, **given.kwargs)
+
+        return call
+
+    return decorate
+
+
+# --- the streams of a model ------------------------------------------------------------
 
 
 class StreamTable:
@@ -82,28 +134,20 @@ class StreamTable:
         return jax.tree.map(lambda leaf: news.get(id(leaf), leaf), self._node, is_leaf=_is_root)
 
 
-_ROOTS: Final = frozenset({Kind.NODE, Kind.OBJECT, Kind.VARIABLE})
-
-
 def _is_root(value: object) -> bool:
-    return kind_of(value) in _ROOTS
+    return kind_of(value) in (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
 
 
 def _roots(node: Any) -> Iterator[tuple[Path, Any]]:
-    """The nodes and Variables that a value is or holds, each under its first path, in order."""
-    seen: set[int] = set()
+    """The nodes and Variables that a value is or holds, with their paths, in order."""
     stack: list[tuple[Path, Any, tuple[Any, ...]]] = [((), node, ())]
     while stack:
         path, value, within = stack.pop()
         if _is_root(value):
-            if id(value) not in seen:
-                seen.add(id(value))
-                yield path, value
+            yield path, value
         elif kind_of(value) is Kind.CONTAINER:
             within = enter_container(value, within)
-            keys, children, _ = open_container(value)
-            pairs = zip(reversed(keys), reversed(children), strict=True)
-            stack.extend(((*path, key), child, within) for key, child in pairs)
+            stack.extend(((*path, key), child, within) for key, child in reversed(list(children_of(value))))
 
 
 class RngBackups(tuple[StreamBackup, ...]):
@@ -542,3 +586,59 @@ def _seeded_keys(stream: Stream, make: PolicyFn, key: jax.Array) -> tuple[jax.Ar
             fix="policy='match_shape'        # splits one key for a stream that was split",
         )
     return made, jnp.zeros(shape, np.uint32)
+
+
+# --- draws that are meant to be equal ----------------------------------------------------
+
+_broadcast: Final[ContextVar[tuple[Predicate, ...]]] = ContextVar("declax_broadcast_rngs", default=())
+"""The predicates of the blocks and decorated calls that are running, outermost first."""
+
+
+class broadcast_rngs:  # noqa: N801  # reads as a function
+    """Allows the rows of a `vmap` to draw the same random numbers.
+
+    A model that `vmap` broadcasts draws the same numbers for each row: one
+    dropout mask for all. This is rarely what you want, so `vmap` warns about
+    it, except in the block of a ``with``, in the thread or task that enters it,
+    and in calls of a function that this decorates.
+
+    Args:
+      *filters: selects streams by their count; all streams if none is given.
+
+    Raises:
+      FilterError: for a value that is not a filter.
+      RngError: for a decorated generator or coroutine, which runs after the
+        call, and for objects that cannot be called.
+
+    >>> import declax as dx
+    >>> layer, x = dx.Dropout(0.5, rngs=dx.Rngs(0)), dx.Rngs(1).normal((2, 9))
+    >>> with dx.broadcast_rngs():
+    ...     y = dx.vmap(lambda layer, x: layer(x), in_axes=(None, 0))(layer, x)
+    >>> bool(((y[0] == 0) == (y[1] == 0)).all())
+    True
+    """
+
+    __slots__ = ("_filters", "_predicate")
+
+    def __init__(self, *filters: Filter) -> None:
+        self._filters = filters
+        self._predicate = to_predicate(filters or ...)
+
+    def __enter__(self) -> None:
+        _broadcast.set((*_broadcast.get(), self._predicate))
+
+    def __exit__(self, *error: object) -> None:
+        # without a token, since one object may be entered again inside of itself, and by many threads
+        _broadcast.set(_broadcast.get()[:-1])
+
+    def __call__(self, f: Callable[P, R], /) -> Callable[P, R]:
+        """Decorates a function."""
+        return around_calls("broadcast_rngs", lambda given: (self, given))(f)
+
+    def __repr__(self) -> str:
+        return f"broadcast_rngs({', '.join(map(as_written, self._filters))})"
+
+
+def is_broadcast_allowed(path: Path, count: Any) -> bool:
+    """Whether `broadcast_rngs` allows the stream of this count to give each row the same numbers."""
+    return any(predicate(path, count) for predicate in _broadcast.get())

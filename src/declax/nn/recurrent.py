@@ -16,8 +16,7 @@ from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._filters import All, Filter, to_predicate
 from declax._lazy import lazy_names
 from declax._module.module import Module
-from declax._random.calls import broadcast_rngs
-from declax._random.changes import split_rngs
+from declax._random.changes import broadcast_rngs, split_rngs
 from declax._random.streams import Rngs, RngState, RngStream
 from declax.nn._checks import field_of
 from declax.nn.cells import C, RngSource, RNNCellBase
