@@ -559,23 +559,16 @@ run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
 _read_raw: Final[Callable[[Any], Any]] = attrgetter("_raw")
 
 
+_HAS_QUICK_SLOTS: Final = sys.version_info >= (3, 12)
+"""Whether the interpreter reads a slot quicker than C code asks for it."""
+
+
 def raw_values(variables: Sequence[Any]) -> list[Any]:
     """The raw value of each Variable; none of them is None."""
     if uncaptured_reads.is_watching:
         for variable in variables:
             uncaptured_reads.warn_if_uncaptured(variable)
-    return _read_all(variables)
-
-
-if sys.version_info >= (3, 12):  # whose interpreter reads a slot quicker than C code asks for it
-
-    def _read_all(variables: Sequence[Any]) -> list[Any]:
-        return [variable._raw for variable in variables]
-
-else:
-
-    def _read_all(variables: Sequence[Any]) -> list[Any]:
-        return list(map(_read_raw, variables))
+    return [variable._raw for variable in variables] if _HAS_QUICK_SLOTS else list(map(_read_raw, variables))
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
