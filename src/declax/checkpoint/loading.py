@@ -28,7 +28,7 @@ from declax.checkpoint.items import (
     text_of,
     without_target,
 )
-from declax.checkpoint.manifest import ItemRecord, Manifest, read_manifest
+from declax.checkpoint.manifest import ItemRecord, Manifest, full_name, read_manifest
 from declax.checkpoint.matching import (
     RestoreReport,
     Stored,
@@ -41,7 +41,8 @@ from declax.checkpoint.matching import (
 from declax.checkpoint.safetensors import map_file
 from declax.checkpoint.saving import Progress, read_items
 from declax.config.loading import spec_from_config
-from declax.errors import CheckpointError, suggest
+from declax.config.specs import Spec
+from declax.errors import CheckpointError, ConfigError, suggest
 from declax.transforms.abstract import eval_shape
 
 _CHUNK: Final = 1 << 24
@@ -98,8 +99,8 @@ def load(
 
     Raises:
       CheckpointError: the checkpoint is damaged or incomplete; or it does not fit, with all paths that are missing,
-        unexpected or have another shape or dtype. Nothing is changed.
-      ConfigError: a spec names a class that is neither in `extra` nor registered.
+        unexpected or have another shape or dtype; or a spec names a class that is neither in `extra` nor registered.
+        Nothing is changed.
 
     >>> import declax as dx
     >>> dx.save("step_13", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "step": 13})
@@ -233,7 +234,7 @@ def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[
     rest: list[str] = []
     for name, item in manifest.items.items():
         if item.spec is not None:
-            spec = spec_from_config(Any, item.spec, extra=extra, migrate=True)
+            spec = _spec_of_item(folder, name, item, extra)
             model = eval_shape(lambda spec=spec: spec.build(rngs=Rngs(0)), graph=True)
             targets.append(item_of(str(folder), name, model))
         elif item.is_value:
@@ -241,6 +242,23 @@ def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[
         else:
             rest.append(name)
     return targets, rest
+
+
+def _spec_of_item(folder: Path, name: str, item: ItemRecord, extra: tuple[Any, ...]) -> Spec[Any]:
+    """The spec of an item. A class of the same name from another module must be in `extra`."""
+    problem = f"the item {name!r} cannot be rebuilt from its spec"
+    cls = item.spec_class.rpartition(".")[2]
+    fix = f"dx.load(path, extra=[{cls}])        # or into={{{name!r}: {cls}(...)}}"
+    try:
+        spec = spec_from_config(Any, item.spec or {}, extra=extra, migrate=True)
+    except ConfigError as error:
+        raise CheckpointError(
+            str(folder), problem, expected=f"the class {item.spec_class}", got=str(error), fix=fix
+        ) from error
+    found = full_name(spec.target)
+    if found != item.spec_class and spec.target not in extra:
+        raise CheckpointError(str(folder), problem, expected=f"the class {item.spec_class}", got=found, fix=fix)
+    return spec
 
 
 def _matched(

@@ -55,6 +55,7 @@ class ItemRecord:
     Attributes:
       leaves: by the text of their path, with the name of the item.
       spec: the configuration that rebuilds it, or None.
+      spec_class: the class that the spec describes, as `full_name` says it.
       versions: the `config_version` of the class of each node, where it is not 1, by the text of its path.
       value: the item itself, if it is JSON.
       is_value: whether it is.
@@ -62,6 +63,7 @@ class ItemRecord:
 
     leaves: Mapping[str, LeafRecord] = field(default_factory=dict)
     spec: Mapping[str, Any] | None = None
+    spec_class: str = ""
     versions: Mapping[str, int] = field(default_factory=dict)
     value: Any = None
     is_value: bool = False
@@ -98,6 +100,11 @@ class Manifest:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
+def full_name(target: Any) -> str:
+    """The name of a class or function, with its module."""
+    return f"{target.__module__}.{target.__qualname__}"
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest of a folder, in place of an older one; the files that it names are complete by then."""
     table = {
@@ -125,7 +132,7 @@ def _plain_item(item: ItemRecord) -> dict[str, Any]:
     if item.is_value:
         return {"value": item.value}
     leaves = {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}
-    return {"spec": item.spec, "versions": dict(item.versions), "leaves": leaves}
+    return {"spec": item.spec, "class": item.spec_class, "versions": dict(item.versions), "leaves": leaves}
 
 
 def _plain_leaf(leaf: LeafRecord) -> dict[str, Any]:
@@ -200,7 +207,7 @@ def _item_of(table: Mapping[str, Any]) -> ItemRecord:
     spec = table["spec"]
     if not (spec is None or isinstance(spec, dict)):
         raise CheckpointError(NAME, "a spec must be a table")
-    return ItemRecord(leaves, spec, versions)
+    return ItemRecord(leaves, spec, str(table["class"]), versions)
 
 
 def _leaf_of(table: Mapping[str, Any]) -> LeafRecord:

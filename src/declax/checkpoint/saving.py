@@ -15,7 +15,16 @@ from declax._variables.metadata import Metadata
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
 from declax.checkpoint.items import SCALARS, Item, Leaf, Stored, dtype_text, is_json, is_storable, item_of, stored
-from declax.checkpoint.manifest import NAME, FileRecord, ItemRecord, LeafRecord, Manifest, read_manifest, write_manifest
+from declax.checkpoint.manifest import (
+    NAME,
+    FileRecord,
+    ItemRecord,
+    LeafRecord,
+    Manifest,
+    full_name,
+    read_manifest,
+    write_manifest,
+)
 from declax.checkpoint.matching import versions_of
 from declax.checkpoint.safetensors import write_tensors
 from declax.config.loading import spec_of, to_config
@@ -187,19 +196,18 @@ def _record(where: str, item: Item, spec: Spec[Any] | None, extra: tuple[Any, ..
     if item.is_json:
         return ItemRecord(value=item.value, is_value=True)
     leaves = {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
-    return ItemRecord(leaves, _config_of(item, spec, extra), versions_of(item))
+    return ItemRecord(leaves, *_described(item, spec, extra), versions_of(item))
 
 
-def _config_of(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The configuration of the given spec, or of the record of the model; None if it has no complete record."""
+def _described(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:
+    """The configuration and the class of the given spec, or of the record of the model, if it has a complete one."""
     if spec is not None:
-        return to_config(spec, full=True, extra=extra)
-    if not item.is_graph:
-        return None
+        return to_config(spec, full=True, extra=extra), full_name(spec.target)
     try:
-        return to_config(spec_of(item.value), full=True, extra=extra)
+        recorded = spec_of(item.value) if item.is_graph else None
+        return (None, "") if recorded is None else _described(item, recorded, extra)
     except DeclaxError:
-        return None
+        return None, ""
 
 
 def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
