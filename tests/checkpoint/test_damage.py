@@ -127,7 +127,7 @@ def contents(folder):
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_failing_call_leaves_everything_as_it_was(call, overwrite, tmp_path, monkeypatch):
-    owner, name = (files._Whole, call) if call == "write" else (os, call)
+    owner, name = (files.Output, call) if call == "write" else (os, call)
     failed = 0
     for _, code, number in [fault for fault in FAULTS if fault[0] == call]:
         folder = tmp_path / f"{code}-{number}"

@@ -16,6 +16,8 @@ from declax.errors import CheckpointError
 
 NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 """The flag that refuses symbolic links, where the system has it."""
+_SYNCED_AT_ONCE: Final = 1 << 26
+"""After how many bytes a file begins to be synced while it is written."""
 
 
 @contextmanager
@@ -78,30 +80,54 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def new_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def new_file(path: str | os.PathLike[str]) -> Iterator[Output]:
     """Creates a file, syncs it after the block, and removes it if the block raises."""
     with naming(path, "created"):
         file: IO[bytes] = open(path, "xb", buffering=0)  # noqa: SIM115  # closed below, where errors are named
     try:
-        with naming(path, "written"), file:
-            yield _Whole(file)  # type: ignore[misc]  # it has what a writer needs
-            os.fsync(file.fileno())
+        with naming(path, "written"), file, Output(file) as output:
+            yield output
+            output.sync()
     except BaseException:
         Path(path).unlink(missing_ok=True)
         raise
 
 
-class _Whole:
-    """A file that writes all bytes that it is given; the system may take a part of them at a time."""
+class Output:
+    """A file that writes all bytes that it is given, and has the system put them on the disk meanwhile."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self._pool = ThreadPoolExecutor(1)
+        self._under_way: Future[None] | None = None
+        self._waiting = 0
 
-    def write(self, content: bytes | memoryview) -> int:
+    def write(self, content: bytes | memoryview) -> None:
+        """Writes bytes; the system may take a part of them at a time."""
         rest = memoryview(content)
         while rest:
             rest = rest[self._file.write(rest) :]
-        return len(content)
+        self._waiting += len(content)
+        if self._waiting >= _SYNCED_AT_ONCE and (self._under_way is None or self._under_way.done()):
+            self._finish()
+            self._under_way = self._pool.submit(os.fsync, self._file.fileno())
+            self._waiting = 0
+
+    def sync(self) -> None:
+        """Waits until all bytes are on the disk."""
+        self._finish()
+        os.fsync(self._file.fileno())
+
+    def _finish(self) -> None:
+        """Waits for the sync that is under way; its error would not come again."""
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown()
 
 
 class Digests:

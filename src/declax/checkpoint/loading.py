@@ -182,6 +182,8 @@ def _digests(folder: Path, manifest: Manifest, files: _Files) -> Iterator[Callab
 
 def _digest(content: mmap.mmap) -> str:
     digest = hashlib.sha256()
+    if hasattr(content, "madvise"):
+        content.madvise(mmap.MADV_WILLNEED)  # all of it is read, so that the disk need not wait for each page
     with memoryview(content) as view:
         for start in range(0, len(view), _CHUNK):
             digest.update(view[start : start + _CHUNK])

@@ -34,8 +34,8 @@ from declax.errors import CheckpointError, DeclaxError, describe, type_name
 Progress = Callable[[int, int], None]
 """Is called with the bytes that are done, and all bytes."""
 
-FILE_SIZE: Final = 1 << 31
-"""From how many bytes on arrays go to another file."""
+FILE_SIZE: Final = 1 << 28
+"""From how many bytes on arrays go to another file; threads verify several files at a time."""
 
 
 def save(
