@@ -6,6 +6,7 @@ import gc
 import weakref
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -143,15 +144,52 @@ def test_lowering_for_another_platform():
     assert "dot_general" in text
 
 
-def test_export_names_the_line_that_works():
-    import jax.export
-
+def test_export_of_captured_models():
     model = dx.Linear(2, 3, rngs=dx.Rngs(0))
-    with pytest.raises(TransformError, match=r"jax\.export: this exports functions of jax\.jit only") as caught:
-        jax.export.export(dx.jit(model))(X)
-    (line,) = [line.strip() for line in str(caught.value).splitlines() if "jax.export.export" in line]
-    exported = eval(line.removeprefix("fix:").strip(), {"jax": jax, "model": model, "x": X})
-    assert jnp.array_equal(exported.call(X), model(X))
+    exported = jax.export.export(dx.jit(model))(X)
+    assert [aval.shape for aval in exported.in_avals] == [X.shape]
+    np.testing.assert_allclose(exported.call(X), model(X), rtol=1e-6)
+    slope = jax.grad(lambda x: exported.call(x).sum())(X)
+    np.testing.assert_allclose(slope, jnp.broadcast_to(model.kernel.value.sum(1), X.shape), rtol=1e-6)
+
+
+def test_export_of_models_as_arguments():
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    exported = jax.export.export(dx.jit(lambda model, x: model(x)))(model, X)
+    assert len(exported.in_avals) == 3
+    other = dx.Linear(2, 3, rngs=dx.Rngs(1))
+    np.testing.assert_allclose(exported.call(other, X), other(X), rtol=1e-6)
+
+
+def test_export_of_symbolic_shapes_for_several_platforms():
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    (batch,) = jax.export.symbolic_shape("b")
+    shape = jax.ShapeDtypeStruct((batch, 2), jnp.float32)
+    exported = jax.export.export(dx.jit(model), platforms=("cpu", "tpu"))(shape)
+    assert exported.platforms == ("cpu", "tpu")
+    assert str(exported.out_avals[0].shape) == "(b, 3)"
+    np.testing.assert_allclose(exported.call(jnp.ones((7, 2))), model(jnp.ones((7, 2))), rtol=1e-6)
+
+
+def test_export_with_static_and_first_arguments():
+    def f(x: jax.Array, n: int, *, negative: bool) -> jax.Array:
+        return -n * x if negative else n * x
+
+    exported = jax.export.export(dx.jit(f, static_argnums=1, static_argnames="negative"))(X, 3, negative=True)
+    assert jnp.array_equal(exported.call(X), -3 * X)
+    model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    partial = dx.jit_partial(lambda model, n, x: n * model(x), model, 2, static_argnums=1)
+    exported = jax.export.export(partial)(X)
+    np.testing.assert_allclose(exported.call(X), 2 * model(X), rtol=1e-6)
+
+
+def test_export_refuses_a_function_that_changes_its_arguments():
+    with pytest.raises(TransformError, match=r"jax\.export: an exported program returns results only") as caught:
+        jax.export.export(forward)(Model(), X)
+    assert caught.value.got is not None
+    assert "count" in caught.value.got
+    with pytest.raises(TransformError, match="a model in the result"):
+        jax.export.export(dx.jit(lambda x: dx.Dict(x=dx.Param(x))))(X)
 
 
 def test_stages_keep_no_model_alive():

@@ -299,7 +299,18 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
 
         call = take(args, kwargs)
         program = self._program(call)
-        return Traced(program.trace(call), program, take, call)
+
+        def alone(*args: Any, **kwargs: Any) -> R:
+            return self(*first, *args, **kwargs)
+
+        def trace_alone() -> Any:
+            """As JAX would trace the function, of the caller's arguments; captured values are constants."""
+            alone.__name__ = program.name
+            given = range(len(first))
+            numbers = [number - (number >= 0) * len(first) for number in self._static.numbers if number not in given]
+            return jax.jit(alone, static_argnums=numbers, static_argnames=self._static.names).trace(*args, **kwargs)
+
+        return Traced(program.trace(call), program, take, call, trace_alone)
 
 
 # ----------------------------------------------------------------- functions with first arguments

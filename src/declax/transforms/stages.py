@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
 from declax.transforms._engine.retraces import differences
+from declax.transforms._engine.structure import names_of_call
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program
@@ -39,6 +40,10 @@ class Stage(Generic[R]):
 class Traced(Stage[R]):
     """A function that was traced for some arguments; see `JitWrapped.trace`. Its `jaxpr` takes flat leaves."""
 
+    def __init__(self, stage: Any, program: Program, take: Take, call: Call, trace_alone: Callable[[], Any]) -> None:
+        super().__init__(stage, program, take, call)
+        self._trace_alone = trace_alone
+
     @property
     def out_info(self) -> R:
         """The result of a call, with shapes and dtypes in place of arrays."""
@@ -46,7 +51,7 @@ class Traced(Stage[R]):
         found: R = Rebuilt(self._call.structure, self._call.values, self._call.plain).apply(outcome)
         return found
 
-    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **private: object) -> Lowered[R]:
+    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **private: Any) -> Lowered[R]:
         """The next stage.
 
         Args:
@@ -54,18 +59,35 @@ class Traced(Stage[R]):
           **private: only `jax.export` passes more.
 
         Raises:
-          TransformError: for `jax.export`, which takes functions of `jax.jit`.
+          TransformError: in `jax.export`, for a function that changes its arguments.
         """
         if private:
-            raise TransformError(
-                "jax.export",
-                "this exports functions of jax.jit only",
-                got="a function of dx.jit",
-                why="it changes its arguments, and its program takes their leaves",
-                fix="jax.export.export(jax.jit(model))(x)        # the values of the model become constants",
-            )
+            self.check_unchanging("jax.export")
+            # jax.export reads the jaxpr next; it has to be that of the function of the caller's arguments
+            self._stage = self._trace_alone()
+            exported: Lowered[R] = self._stage.lower(lowering_platforms=lowering_platforms, **private)
+            return exported
         lowered = self._stage.lower(lowering_platforms=lowering_platforms)
         return Lowered(lowered, self._program, self._take, self._call)
+
+    def check_unchanging(self, where: str) -> None:
+        """Raises TransformError if the function changes its arguments, or returns models, which a file cannot hold."""
+        plan = self._program.outcome(self._stage.out_info).plan
+        if plan.change is None and not plan.changed and not plan.returns_refs:
+            return
+        names = names_of_call(self._call.structure)
+        raise TransformError(
+            where,
+            "an exported program returns results only, and this function changes its arguments or returns models",
+            got=", ".join(names[i] for i in plan.changed) or "a changed structure, or a model in the result",
+            fix="model.eval()        # no statistics or random streams change then",
+        )
+
+    def flat(self) -> tuple[Call, Callable[[Sequence[Any]], Any]]:
+        """The call, and the function from its leaves to the results; for functions that change nothing."""
+        run = self._program.run_fast
+        assert run is not None  # results come in groups only where shardings are given
+        return self._call, lambda leaves: Outcome(*run(*leaves)).output
 
 
 class Staged(Generic[P, R]):
