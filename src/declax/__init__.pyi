@@ -22,6 +22,7 @@ from declax import transforms as transforms
 from declax import traversals as traversals
 from declax import variablelib as variablelib
 from declax import visualization as visualization
+from declax import weights as weights
 from declax._classes.decorator import dataclass as dataclass
 from declax._classes.decorator import replace as replace
 from declax._classes.pytree import Object as Object
@@ -34,6 +35,9 @@ from declax._classes.source import source_of as source_of
 from declax._displays.plotting import plot as plot
 from declax._displays.summarizing import summary as summary
 from declax._displays.tabulation import tabulate as tabulate
+from declax._export import ExportedProgram as ExportedProgram
+from declax._export import export as export
+from declax._export import load_exported as load_exported
 from declax._fields.deferring import defer as defer
 from declax._fields.deferring import repeat as repeat
 from declax._fields.deferring import when as when
@@ -314,3 +318,6 @@ from declax.transforms.trees import from_tree as from_tree
 from declax.transforms.trees import prefix as prefix
 from declax.transforms.trees import to_tree as to_tree
 from declax.transforms.vectorization import vmap as vmap
+from declax.weights.loading import WeightsReport as WeightsReport
+from declax.weights.loading import load_weights as load_weights
+from declax.weights.loading import save_weights as save_weights

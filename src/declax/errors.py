@@ -224,6 +224,12 @@ class MissingNameError(DeclaxError, ImportError):
     code = "missing-name"
 
 
+class WeightsError(DeclaxError, ValueError):
+    """Tensors of a file and parameters of a model do not fit, or a map between them is wrong."""
+
+    code = "weights"
+
+
 class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 

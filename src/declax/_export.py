@@ -1,0 +1,243 @@
+"""Export: a model as a program of StableHLO and a file of weights, which run without the classes of the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from declax._random.streams import RngState
+from declax.checkpoint.files import naming, new_file, open_regular, parse_json
+from declax.checkpoint.safetensors import map_tensors, write_tensors
+from declax.errors import CheckpointError, MissingExtraError, TransformError, describe
+from declax.transforms._engine.lift import Call
+from declax.transforms._engine.structure import is_array_like, is_root
+from declax.transforms.compilation import jit
+
+FORMAT: Final = 1
+"""The version of the files of an exported program."""
+
+PROGRAM: Final = "program.jax_export"
+WEIGHTS: Final = "weights.safetensors"
+MANIFEST: Final = "export.json"
+
+MAX_MANIFEST: Final = 1 << 20
+"""How many bytes a manifest may have."""
+
+
+class ExportedProgram:
+    """A program with its weights; see `export` and `load_exported`.
+
+    Attributes:
+      exported: the object of `jax.export`; its first argument is the dict `weights`.
+      weights: the weights that are inputs of the program, by path.
+    """
+
+    def __init__(self, exported: jax.export.Exported, weights: dict[str, jax.Array]) -> None:
+        self.exported = exported
+        self.weights = weights
+        self._run = jax.jit(exported.call)
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the program on arrays of the exported shapes and dtypes, on one of the exported platforms."""
+        return self._run(self.weights, *args)
+
+    def __repr__(self) -> str:
+        avals = self.exported.in_avals[len(self.weights) :]
+        shown = ", ".join(f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals)
+        return f"ExportedProgram({self.exported.fun_name}({shown}), weights={len(self.weights)})"
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the program and its weights to a new folder.
+
+        Raises:
+          CheckpointError: the folder exists, or cannot be written.
+          MissingExtraError: flatbuffers is not installed.
+          TransformError: arguments or results contain classes; a file describes tuples, lists and dicts of arrays.
+        """
+        folder = Path(folder)
+        if os.path.lexists(folder):
+            raise CheckpointError(str(folder), "the folder exists", fix="another name, or remove the folder first")
+        content = _serialized(self.exported)
+        temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with naming(folder, "created"):
+                temporary.mkdir()
+            with new_file(temporary / PROGRAM) as file:
+                file.write(content)
+            of_weights = write_tensors(temporary / WEIGHTS, self.weights)
+            manifest = {
+                "format": FORMAT,
+                "function": self.exported.fun_name,
+                "platforms": self.exported.platforms,
+                "jax": jax.__version__,
+                "sha256": {PROGRAM: hashlib.sha256(content).hexdigest(), WEIGHTS: of_weights},
+            }
+            with new_file(temporary / MANIFEST) as file:
+                file.write(json.dumps(manifest, indent=2).encode())
+            with naming(folder, "renamed"):
+                temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def export(
+    function: Callable[..., Any],
+    /,
+    *examples: Any,
+    shapes: Any = None,
+    platforms: Sequence[str] | None = None,
+    weights: Literal["inputs", "constants"] = "inputs",
+) -> ExportedProgram:
+    """Exports a model, or a function that captures models, as a program for other processes and machines.
+
+    The program is that of `jax.export`: StableHLO with a promise of compatibility. It returns the results of the
+    function. A function that changes its models is refused.
+
+    Args:
+      function: a model, a bound method of one, or a function that captures models.
+      *examples: arrays, or trees of arrays or `jax.ShapeDtypeStruct`, that the function is called with.
+      shapes: the shapes of the examples as in `jax.export.symbolic_args_specs`: ``"b, ..."`` makes the first axis of
+        each array symbolic; a tuple has one entry for each example. None takes the shapes of the examples.
+      platforms: the platforms to compile for, such as ``("cpu", "cuda", "tpu")``; None for the one here.
+      weights: "inputs" keeps the weights apart from the program, in `ExportedProgram.weights`; "constants" puts them
+        into it. Random streams are always constants.
+
+    Returns:
+      The program, which can be called and saved.
+
+    Raises:
+      TransformError: an example contains a model, the model is abstract, or the function changes its models or returns
+        one.
+
+    >>> import declax as dx
+    >>> import jax.numpy as jnp
+    >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    >>> program = dx.export(model, jnp.ones((1, 2)), shapes="b, 2")
+    >>> program(jnp.ones((5, 2))).shape
+    (5, 3)
+    >>> program.save("linear_program")
+    >>> dx.load_exported("linear_program")
+    ExportedProgram(Linear(float32[b,2]), weights=2)
+    """
+    if weights not in ("inputs", "constants"):
+        problem = "weights are inputs of the program, or constants in it"
+        raise TransformError("export, weights", problem, expected='"inputs" or "constants"', got=repr(weights))
+    if any(map(is_root, jax.tree.leaves(examples, is_leaf=is_root))):
+        raise TransformError(
+            "export",
+            "an example is a model",
+            why="the weights of captured models are inputs of the program",
+            fix="dx.export(lambda x: f(model, x), x)",
+        )
+    specs = jax.export.symbolic_args_specs(examples, shapes)
+    traced = jit(function).trace(*specs)
+    traced.check_unchanging("export")
+    call, run = traced.flat()
+    values = dict(zip(_names(call), call.values, strict=True))
+    abstract = [name for name, value in values.items() if isinstance(value, jax.ShapeDtypeStruct)]
+    if abstract:
+        raise TransformError("export", f"{abstract[0]} of the model is abstract", got=describe(values[abstract[0]]))
+    chosen = _weights_of(call, values) if weights == "inputs" else {}
+
+    def program(weights: dict[str, jax.Array], *args: Any) -> Any:
+        return run([*(values | weights).values(), *jax.tree.leaves(args)])
+
+    program.__name__ = getattr(function, "__name__", type(function).__name__)
+    exported = jax.export.export(jax.jit(program), platforms=platforms)(chosen, *specs)
+    return ExportedProgram(exported, chosen)
+
+
+def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
+    """Reads a program that `ExportedProgram.save` wrote, and its weights; needs no class of the model.
+
+    Args:
+      folder: the folder.
+
+    Raises:
+      CheckpointError: a file is missing, invalid, changed or of a later version of the format.
+      MissingExtraError: flatbuffers is not installed.
+
+    >>> import declax as dx
+    >>> import jax.numpy as jnp
+    >>> dx.export(jnp.sin, jnp.ones(2)).save("sine")
+    >>> dx.load_exported("sine")(jnp.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+    folder = Path(folder)
+    _check_flatbuffers()
+    manifest = _manifest_of(folder)
+    for file, digest in manifest["sha256"].items():
+        with open_regular(folder / file) as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != digest:  # type: ignore[arg-type]  # it reads
+                raise CheckpointError(str(folder / file), "the file was changed after it was written", expected=digest)
+    with naming(folder / PROGRAM, "read"):
+        exported = jax.export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
+    stored = map_tensors(folder / WEIGHTS)
+    (expected, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    return ExportedProgram(exported, {name: jnp.array(stored[name]) for name in expected})
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    with open_regular(path) as file, naming(path, "read"):
+        found = parse_json(path, file.read(MAX_MANIFEST))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        got = repr(found.get("format")) if isinstance(found, dict) else type(found).__name__
+        raise CheckpointError(
+            str(path), "this is not a manifest that this version reads", expected=f"format {FORMAT}", got=got
+        )
+    if not isinstance(found.get("sha256"), dict) or set(found["sha256"]) != {PROGRAM, WEIGHTS}:
+        raise CheckpointError(str(path), "the manifest does not list the files", expected=f"{PROGRAM} and {WEIGHTS}")
+    return found
+
+
+def _names(call: Call) -> list[str]:
+    """The name of each leaf in models: its path, behind the number of the model if there are several."""
+    if call.structure.graphdef is None:
+        return []
+    start = int(sum(call.structure.is_root) == 1)
+    return [".".join(map(str, path[start:])) for path in call.structure.graphdef.definition.paths]
+
+
+def _weights_of(call: Call, values: dict[str, Any]) -> dict[str, jax.Array]:
+    """The values that are inputs of the program: arrays that are not of random streams."""
+    if call.structure.graphdef is None:
+        return {}
+    leaf_defs = call.structure.graphdef.definition.leaf_defs
+    kinds = [type(None) if leaf_def is None else leaf_def[0] for leaf_def in leaf_defs]
+    return {
+        name: jnp.asarray(value)
+        for (name, value), kind in zip(values.items(), kinds, strict=True)
+        if not issubclass(kind, RngState)
+        and is_array_like(value)
+        and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
+    }
+
+
+def _serialized(exported: jax.export.Exported) -> bytes:
+    _check_flatbuffers()
+    try:
+        return bytes(exported.serialize())
+    except ValueError as error:
+        raise TransformError(
+            "ExportedProgram.save",
+            "the arguments or results contain classes that a file cannot describe",
+            expected="tuples, lists and dicts of arrays",
+            got=str(error).splitlines()[0],
+        ) from error
+
+
+def _check_flatbuffers() -> None:
+    if find_spec("flatbuffers") is None:
+        raise MissingExtraError("export", "flatbuffers is not installed", fix='pip install "declax[export]"')

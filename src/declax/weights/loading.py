@@ -1,0 +1,367 @@
+"""`load_weights` and `save_weights`: what goes where is decided, and all problems are known, before a value is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax._filters import Filter
+from declax._graph.updating import update
+from declax._state.states import State
+from declax._typing import Path
+from declax.errors import WeightsError, describe, suggest, type_name
+from declax.weights.files import read_arrays, write_arrays
+from declax.weights.layouts import Array
+from declax.weights.maps import Pattern, Rule, Transfer, WeightMap, rules_of
+from declax.weights.parameters import Parameters, name_of
+
+
+class TensorMismatch(NamedTuple):
+    """One tensor that does not fit; `got` is empty where `expected` says it all."""
+
+    tensor: str
+    expected: str
+    got: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tensor}: expected {self.expected}, got {self.got}"
+            if self.got
+            else f"{self.tensor}: {self.expected}"
+        )
+
+
+class WeightsReport(NamedTuple):
+    """What `load_weights` did, or would do.
+
+    Attributes:
+      filled: the parameters that get a value.
+      unused: the tensors that no entry of the map names.
+      unfilled: the parameters for which there is no tensor.
+      mismatches: the tensors that do not fit.
+      ignored: the tensors that `ignore` or `only` leave out.
+    """
+
+    filled: tuple[str, ...]
+    unused: tuple[str, ...]
+    unfilled: tuple[str, ...]
+    mismatches: tuple[TensorMismatch, ...]
+    ignored: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether all tensors are used, and all parameters are filled."""
+        return not (self.unused or self.unfilled or self.mismatches)
+
+    def __str__(self) -> str:
+        lines = [f"filled: {len(self.filled)} of {len(self.filled) + len(self.unfilled)} parameters"]
+        for title, items in (
+            ("does not fit", self.mismatches),
+            ("unused tensors", self.unused),
+            ("no tensor for", self.unfilled),
+        ):
+            if items:
+                lines += [f"{title}:", *(f"  {item}" for item in items)]
+        return "\n".join(lines)
+
+
+def load_weights(
+    model: Any,
+    file: str | os.PathLike[str],
+    *,
+    map: WeightMap | None = None,
+    ignore: str | Sequence[str] = (),
+    only: Filter | None = None,
+    cast: bool = False,
+    strict: bool = True,
+    dry_run: bool = False,
+) -> WeightsReport:
+    """Sets the parameters of a model to the tensors of a file, all or none.
+
+    The map says which tensor goes to which parameter, and with which layout; see `declax.weights`. The first entry
+    that matches a tensor counts. A layer of a `Stacked` has a path as in a list: ``blocks[3].kernel``. Parameters
+    keep their shardings.
+
+    Args:
+      model: a model, or a container of models; it may be abstract.
+      file: a ``.safetensors`` or ``.npz`` file, a ``.safetensors.index.json`` file, or a folder with one safetensors
+        file or index.
+      map: from names of tensors to paths of parameters. None means equal names, with dots: ``blocks.0.kernel``.
+      ignore: patterns of tensors to leave out, as ``"h.{i}.attn.bias"``.
+      only: a filter of the parameters to fill. None selects all leaves but random streams, caches and captured values.
+      cast: whether a tensor may have another dtype than its parameter, of the same kind: float, complex or integer.
+      strict: False sets the parameters whose tensors fit, and leaves the others.
+      dry_run: read headers only, change nothing, and return the report.
+
+    Returns:
+      A report of what is filled, unused and unfilled, and of what does not fit.
+
+    Raises:
+      WeightsError: the map is wrong; or tensors are unused or do not fit, or parameters are unfilled. It lists all of
+        them. Nothing is changed.
+      CheckpointError: a file is missing or invalid.
+
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    >>> dx.save_weights(model, "linear.safetensors", map={"fc.weight": dx.weights.transpose("kernel"), "fc.b": "bias"})
+    >>> other = dx.eval_shape(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)))
+    >>> print(dx.load_weights(other, "linear.safetensors", map={"fc.weight": "kernel"}, dry_run=True))
+    filled: 0 of 2 parameters
+    does not fit:
+      fc.weight: expected shape (2, 3) and dtype float32, got shape (3, 2) and dtype float32
+    unused tensors:
+      fc.b
+    no tensor for:
+      bias
+      kernel
+    """
+    rules = rules_of(map)
+    skipped = [Pattern(text) for text in ([ignore] if isinstance(ignore, str) else ignore)]
+    plan = _Plan(Parameters.of(model, only), read_arrays(file), cast)
+    plan.assign(rules, skipped)
+    report = plan.report()
+    if dry_run:
+        return report
+    if strict and not report:
+        raise WeightsError(
+            "load_weights",
+            f"the tensors of {os.fspath(file)} do not fit {type_name(type(model))}",
+            got=str(report),
+            fix="dx.load_weights(..., dry_run=True)        # the report\n"
+            "dx.load_weights(..., strict=False)        # takes what fits",
+        )
+    values = plan.values()
+    if values:
+        update(model, State.from_flat_path(values))
+    return report
+
+
+class _Plan:
+    """Which tensors go to which parameters of a model."""
+
+    def __init__(self, parameters: Parameters, tensors: Mapping[str, Any], cast: bool) -> None:
+        self._parameters = parameters
+        self._tensors = tensors
+        self._cast = cast
+        self._transfers: dict[str, Transfer] = {}  # by the name of the parameter
+        self._mismatches: list[TensorMismatch] = []
+        self._unused: list[str] = []
+        self._ignored: list[str] = []
+
+    def assign(self, rules: Sequence[Rule], ignored: Sequence[Pattern]) -> None:
+        """Finds the rule of each tensor, and checks each use of a rule."""
+        transfers: dict[tuple[str, ...], Transfer] = {}
+        for name in self._tensors:
+            if any(pattern.match(name) is not None for pattern in ignored):
+                self._ignored.append(name)
+                continue
+            found = _transfer_of(rules, name)
+            if found is None:
+                self._unused.append(name)
+            else:
+                transfers[found.sources] = found
+        for transfer in transfers.values():
+            self._assign(transfer)
+
+    def _assign(self, transfer: Transfer) -> None:
+        known = self._parameters.by_name
+        unknown = [name for name in transfer.targets.values() if name not in known]
+        first = transfer.sources[0]
+        for name in unknown:
+            near = suggest(name, known)
+            self._mismatch(first, f"the model has no parameter {name!r}" + (f"; {near}" if near else ""))
+        if unknown:
+            return
+        selected = [name for name in transfer.targets.values() if self._parameters.is_selected(name)]
+        if not selected:
+            self._ignored += [name for name in transfer.sources if name in self._tensors]
+        elif self._fits(transfer, selected):
+            self._transfers |= dict.fromkeys(selected, transfer)
+
+    def _fits(self, transfer: Transfer, targets: Sequence[str]) -> bool:
+        """Whether shapes and dtypes fit; notes what does not."""
+        known = self._parameters.by_name
+        try:
+            shapes = transfer.shapes(lambda name: known[name].shape)
+        except WeightsError as error:
+            self._mismatch(transfer.sources[0], f"{error.where}: {error.problem}", f"shape {error.got}")
+            return False
+        before = len(self._mismatches)
+        dtypes = {known[name].dtype for name in targets}
+        for name, shape in zip(transfer.sources, shapes, strict=True):
+            expected = f"shape {shape} and dtype {' or '.join(map(str, dtypes))}"
+            tensor = self._tensors.get(name)
+            if tensor is None:
+                self._mismatch(name, expected, "nothing")
+            elif tensor.shape != shape or not all(self._takes(tensor.dtype, dtype) for dtype in dtypes):
+                self._mismatch(name, expected, f"shape {tensor.shape} and dtype {tensor.dtype}")
+        filled = [
+            name for target in targets for name in self._parameters.overlapping(target) if name in self._transfers
+        ]
+        for name in filled:
+            other = self._transfers[name].sources[0]
+            self._mismatch(transfer.sources[0], f"{known[name].shown} is filled by {other} already")
+        return len(self._mismatches) == before
+
+    def _takes(self, given: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+        kinds = (jnp.floating, jnp.complexfloating, jnp.integer)
+        is_alike = any(jnp.issubdtype(given, kind) and jnp.issubdtype(expected, kind) for kind in kinds)
+        return given == expected or (self._cast and is_alike)
+
+    def _mismatch(self, tensor: str, expected: str, got: str = "") -> None:
+        self._mismatches.append(TensorMismatch(tensor, expected, got))
+
+    def report(self) -> WeightsReport:
+        """What would be done."""
+        known = self._parameters.by_name
+        return WeightsReport(
+            tuple(known[name].shown for name in self._transfers),
+            tuple(self._unused),
+            tuple(known[name].shown for name in self._parameters.missing(self._transfers)),
+            tuple(self._mismatches),
+            tuple(self._ignored),
+        )
+
+    def values(self) -> dict[Path, Any]:
+        """The new value of each leaf of which each part is known, where the old one is."""
+        parameters = self._parameters
+        unfilled = {parameters.by_name[name].path for name in parameters.missing(self._transfers)}
+        return {path: self._value(path, leaf) for path, leaf in parameters.leaves.items() if path not in unfilled}
+
+    def _value(self, path: Path, leaf: Any) -> jax.Array:
+        parameters = self._parameters.by_name
+        whole = name_of(path)
+        names = [whole] if whole in self._transfers else self._parameters.layers[path]
+        # a buffer of its own, since JAX may use it without a copy; memory of a file may change
+        made = np.empty(parameters[whole].shape, parameters[whole].dtype)
+        for name in names:
+            transfer = self._transfers[name]
+            tensors = [np.asarray(self._tensors[source]) for source in transfer.sources]
+            made[parameters[name].layer] = transfer.take(tensors, name, lambda name: parameters[name].shape)
+        return _placed(made, leaf)
+
+
+def _transfer_of(rules: Iterable[Rule], name: str) -> Transfer | None:
+    """The use of the first rule that matches the name of a tensor."""
+    for rule in rules:
+        for pattern in rule.sources:
+            captures = pattern.match(name)
+            if captures is not None:
+                return rule.with_captures(captures)
+    return None
+
+
+def _placed(made: Array, old: Any) -> jax.Array:
+    """An array where the old value is; shapes without a sharding go to the default device."""
+    sharding = getattr(old, "sharding", None)
+    is_free = isinstance(old, jax.Array) and not old.committed
+    if sharding is None or is_free:
+        return jnp.asarray(made)
+    return jax.make_array_from_callback(made.shape, sharding, lambda index: made[index])
+
+
+# --- saving ---------------------------------------------------------------------------
+
+
+def save_weights(
+    model: Any,
+    file: str | os.PathLike[str],
+    *,
+    map: WeightMap | None = None,
+    only: Filter | None = None,
+    dtype: Any = None,
+) -> None:
+    """Writes the parameters of a model to a new file, in the names and layouts of another library.
+
+    The inverse of `load_weights` with the same map. The first entry that matches a parameter counts.
+
+    Args:
+      model: a model, or a container of models.
+      file: ends in ``.safetensors`` or ``.npz``.
+      map: as in `load_weights`; None takes the paths of the parameters, with dots.
+      only: a filter of the parameters to write; None as in `load_weights`.
+      dtype: the dtype of floating-point tensors in the file; None keeps that of the parameters.
+
+    Raises:
+      WeightsError: the map is wrong, parameters have no entry in it, two of them have one name, the file exists, or the
+        model is abstract.
+      CheckpointError: the file cannot be written, or cannot hold a dtype.
+
+    >>> import declax as dx
+    >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    >>> dx.save_weights(model, "plain.safetensors")
+    >>> sorted(dx.load_weights(model, "plain.safetensors").filled)
+    ['bias', 'kernel']
+    """
+    parameters = Parameters.of(model, only)
+    abstract = [path for path, leaf in parameters.leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]
+    if abstract:
+        raise WeightsError("save_weights", "the model is abstract", got=describe(parameters.leaves[abstract[0]]))
+    transfers = _transfers_from(parameters, rules_of(map))
+    tensors: dict[str, _Joined] = {}
+    for transfer in transfers:
+        for number, name in enumerate(transfer.sources):
+            if name in tensors:
+                raise WeightsError(
+                    "save_weights", f"two parameters would have the name {name!r}", why="captures differ"
+                )
+            tensors[name] = _Joined(parameters, transfer, number, dtype)
+    write_arrays(file, tensors)
+
+
+def _transfers_from(parameters: Parameters, rules: Sequence[Rule]) -> list[Transfer]:
+    """The uses of rules that write all selected parameters, each once."""
+    written: set[str] = set()
+    found: list[Transfer] = []
+    for rule in rules:
+        pattern = next(iter(rule.targets.values()))
+        for name in parameters.by_name:
+            captures = pattern.match(name)
+            if captures is None:
+                continue
+            transfer = rule.with_captures(captures)
+            targets = transfer.targets.values()
+            if all(_is_free(parameters, target, written) for target in targets):
+                written |= set(targets)
+                found.append(transfer)
+    missing = [parameters.by_name[name].shown for name in parameters.missing(dict.fromkeys(written))]
+    if missing:
+        raise WeightsError(
+            "save_weights",
+            "the map has no entry for these parameters",
+            got="\n".join(missing),
+            fix="dx.save_weights(..., only=filter)        # leaves them out",
+        )
+    return found
+
+
+def _is_free(parameters: Parameters, name: str, written: set[str]) -> bool:
+    """Whether a parameter is selected, and neither it, nor the leaf that it is a part of, nor its parts are written."""
+    if name not in parameters.by_name or not parameters.is_selected(name):
+        return False
+    return written.isdisjoint(parameters.overlapping(name))
+
+
+class _Joined:
+    """A tensor of the file, which is computed when it is written."""
+
+    def __init__(self, parameters: Parameters, transfer: Transfer, number: int, dtype: Any) -> None:
+        self._parameters = parameters
+        self._transfer = transfer
+        self._number = number
+        known = parameters.by_name
+        self.shape = transfer.shapes(lambda name: known[name].shape)[number]
+        own = known[next(iter(transfer.targets.values()))].dtype
+        self.dtype = np.dtype(dtype) if dtype is not None and jnp.issubdtype(own, jnp.floating) else own
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._transfer.join(self._value, self._number).astype(self.dtype, copy=False)
+
+    def _value(self, name: str) -> Array:
+        parameter = self._parameters.by_name[name]
+        whole = np.asarray(self._parameters.leaves[parameter.path])
+        return np.asarray(whole[parameter.layer])

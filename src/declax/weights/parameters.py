@@ -1,0 +1,119 @@
+"""The parameters of a model by name; a layer of a stack has names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from declax._filters import Any as AnyOf
+from declax._filters import Filter, Not
+from declax._graph.api import state
+from declax._graph.iteration import iter_graph
+from declax._random.streams import RngState
+from declax._typing import Path
+from declax._variables.variable import Cache, Intermediate, Perturbation
+from declax.errors import format_path
+from declax.nn.stacking import Stacked
+
+IS_WEIGHT: Final[Filter] = Not(AnyOf(RngState, Cache, Intermediate, Perturbation))
+"""What files of weights hold."""
+
+
+class Parameter(NamedTuple):
+    """A leaf of a model, or one layer of the leaf of a stack.
+
+    Attributes:
+      path: of the leaf.
+      layer: its number, for each stack that the leaf is in; empty for a whole leaf.
+      shown: the path as it is written in code.
+      shape: of the leaf or its layer.
+      dtype: of the leaf.
+    """
+
+    path: Path
+    layer: tuple[int, ...]
+    shown: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Parameters(NamedTuple):
+    """The parameters of a model.
+
+    Attributes:
+      by_name: all of them, layers before whole leaves; a name is a path with dots.
+      leaves: the leaves that the caller selected, by path.
+      layers: for each of these in a stack, the names of its layers.
+    """
+
+    by_name: dict[str, Parameter]
+    leaves: dict[Path, Any]
+    layers: dict[Path, list[str]]
+
+    @staticmethod
+    def of(model: Any, only: Filter | None) -> Parameters:
+        """Reads a model, which may be abstract."""
+        stacks = {path: stack.length for path, stack in iter_graph(model) if isinstance(stack, Stacked)}
+        selected = state(model, IS_WEIGHT if only is None else only)
+        every = state(model)
+        layers: dict[str, Parameter] = {}
+        whole: dict[str, Parameter] = {}
+        names: dict[Path, list[str]] = {}
+        for path, leaf in zip(every.paths, every.leaves, strict=True):
+            if not _is_array(leaf):
+                continue
+            whole[name_of(path)] = _parameter(path, (), path, leaf)
+            split = {name_of(shown): _parameter(path, index, shown, leaf) for index, shown in _layers(path, stacks)}
+            layers |= split
+            names[path] = list(split)
+        leaves = {path: leaf for path, leaf in zip(selected.paths, selected.leaves, strict=True) if path in names}
+        return Parameters({**layers, **whole}, leaves, {path: names[path] for path in leaves})
+
+    def is_selected(self, name: str) -> bool:
+        """Whether the caller selected a parameter."""
+        return self.by_name[name].path in self.leaves
+
+    def overlapping(self, name: str) -> list[str]:
+        """The names of a parameter, of the leaf that it is a layer of, and of its layers."""
+        parameter = self.by_name[name]
+        others = [name_of(parameter.path)] if parameter.layer else self.layers.get(parameter.path, [])
+        return [name, *others]
+
+    def missing(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """The names of selected parameters that are not among the given ones."""
+        for path in self.leaves:
+            if name_of(path) not in given:
+                yield from (name for name in self.layers[path] or [name_of(path)] if name not in given)
+
+
+def name_of(path: Path) -> str:
+    """A path with dots between its keys."""
+    return ".".join(map(str, path))
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, (bool, int, float, complex)):
+        return True
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)) and not jnp.issubdtype(
+        leaf.dtype, jax.dtypes.extended
+    )
+
+
+def _parameter(path: Path, layer: tuple[int, ...], shown: Path, leaf: Any) -> Parameter:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
+    return Parameter(path, layer, format_path(shown), np.shape(leaf)[len(layer) :], np.dtype(dtype))
+
+
+def _layers(path: Path, stacks: Mapping[Path, int]) -> Iterator[tuple[tuple[int, ...], Path]]:
+    """For each layer of a leaf in stacks, its index, and the path with the index in place of the name `layers`."""
+    depths = [depth for depth, key in enumerate(path) if key == "layers" and path[:depth] in stacks]
+    if not depths:
+        return
+    for index in product(*[range(stacks[path[:depth]]) for depth in depths]):
+        numbers = dict(zip(depths, index, strict=True))
+        yield index, tuple(numbers.get(depth, key) for depth, key in enumerate(path))
