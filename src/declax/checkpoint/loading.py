@@ -43,7 +43,6 @@ from declax.checkpoint.saving import Progress, read_items
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, ConfigError, suggest
-from declax.transforms.abstract import eval_shape
 
 _CHUNK: Final = 1 << 24
 
@@ -231,14 +230,16 @@ def _check_names(folder: Path, targets: list[Item], stored: Mapping[str, Stored]
 
 
 def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[list[Item], list[str]]:
-    """Abstract models from their specs, and the names of the other items with leaves."""
+    """Models built from their specs, and the names of the other items with leaves.
+
+    They are built with initial values: an abstract model has no record, so its next checkpoint would have no spec.
+    """
     targets: list[Item] = []
     rest: list[str] = []
     for name, item in manifest.items.items():
         if item.spec is not None:
             spec = _spec_of_item(folder, name, item, extra)
-            model = eval_shape(lambda spec=spec: spec.build(rngs=Rngs(0)), graph=True)
-            targets.append(item_of(str(folder), name, model))
+            targets.append(item_of(str(folder), name, spec.build(rngs=Rngs(0))))
         elif item.is_value:
             targets.append(Item(name, item.value, {}, is_json=True))
         else:
