@@ -122,7 +122,7 @@ def test_an_update_under_the_wrong_name_says_which_is_missing() -> None:
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
     accuracy = metrics.Accuracy()
-    with pytest.raises(dx.errors.LayerError, match="logits and labels do not fit"):
+    with pytest.raises(dx.errors.LayerError, match="For multi-class classification, logits and labels do not fit"):
         accuracy.update(logits=jnp.ones(3), labels=jnp.array([1, 0, 1]))
     with pytest.raises(dx.errors.LayerError, match="labels are numbers of classes"):
         accuracy.update(logits=jnp.ones((3, 2)), labels=jnp.ones(3))

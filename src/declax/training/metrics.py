@@ -83,6 +83,7 @@ class _OfValues(Metric):
                 "'mask' does not broadcast to the values",
                 expected=f"a shape that broadcasts to {values.shape}",
                 got=errors.describe(mask),
+                why="the values should be a jax array with the axes of the mask",
             ) from None
 
     def _over_axis(self, *batch: jax.Array) -> tuple[jax.Array, ...]:
@@ -269,12 +270,13 @@ class Accuracy(Average):
                 got=errors.describe(labels),
                 fix="metric.update(logits=logits, labels=labels.astype(jnp.int32))",
             )
-        shape = logits.shape[:-1] if self.threshold is None else logits.shape
-        if shape != labels.shape or (self.threshold is None and not logits.ndim):
-            named = "(*labels.shape, classes)" if self.threshold is None else "the shape of the labels"
+        is_multi_class = self.threshold is None
+        shape = logits.shape[:-1] if is_multi_class else logits.shape
+        if shape != labels.shape or (is_multi_class and not logits.ndim):
+            named = "(*labels.shape, classes)" if is_multi_class else "the shape of the labels"
             raise errors.LayerError(
                 "Accuracy.update",
-                "logits and labels do not fit",
+                f"For {'multi-class' if is_multi_class else 'binary'} classification, logits and labels do not fit",
                 expected=f"logits of {named}",
                 got=f"logits: {errors.describe(logits)}, labels: {errors.describe(labels)}",
                 fix="dx.metrics.Accuracy(threshold=0.5)   # for binary classification"
