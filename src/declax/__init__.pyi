@@ -136,6 +136,7 @@ from declax._sharding.declared import with_sharding_constraint as with_sharding_
 from declax._sharding.fully_sharded import fsdp as fsdp
 from declax._sharding.initialization import get_abstract_model as get_abstract_model
 from declax._sharding.initialization import init_sharded as init_sharded
+from declax._sharding.memory import bytes_per_device as bytes_per_device
 from declax._state.functions import diff as diff
 from declax._state.functions import filter_state as filter_state
 from declax._state.functions import from_flat_state as from_flat_state

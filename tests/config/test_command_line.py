@@ -188,6 +188,25 @@ def test_summary_and_build(run):
     assert "not the type of an array" in told
 
 
+def test_bytes_on_each_device(run):
+    words = ("summary", "cli_models:Net", "net.toml", "--mesh", "data=4,model=2")
+    _, printed, _ = run(*words, "--optimizer", "adam")
+    assert "on each of 8 devices (data=4, model=2):" in printed
+    assert "optimizer state" in printed
+    _, printed, _ = run(*words, "--rules", "embed=,mlp=model", "--format", "json")
+    sizes = json.loads(printed)["devices"]["sizes"]
+    assert sizes["parameters"] == sizes["gradients"]
+    for option, text in {
+        ("--mesh", "data"): "--mesh: not names with values",
+        ("--mesh", "data=x"): "these are not the sizes of mesh axes",
+        ("--rules", "=x"): "--rules: not names with values",
+        ("--optimizer", "adem"): "optax has no such optimizer",
+    }.items():
+        status, _, told = run(*words, *option)
+        assert status == 2
+        assert text in told
+
+
 def test_diff(run, folder):
     shutil.copy("net.toml", "other.toml")
     assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (0, "", "")

@@ -154,3 +154,74 @@ def test_a_whole_parameter_is_on_no_device_while_a_model_is_made():
     parameters = 4 * (2 * 512 * 2048 + 2048)
     assert memory.output_size_in_bytes <= parameters // 8 + 512
     assert memory.temp_size_in_bytes < 4 * 512 * 2048
+
+
+def test_the_bytes_on_a_device_are_those_of_the_summary():
+    spec = dx.spec(Net, 64, 128)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    tx = optax.adam(1e-2)
+    for shardings in (None, dx.fsdp):
+        with jax.set_mesh(mesh):
+            made = dx.init_sharded(make, shardings=shardings)
+        told = spec.summary(mesh={"data": 4, "model": 2}, tx=tx, shardings=shardings).devices
+        first = jax.devices()[0]
+        for kind, name in {dx.Param: "parameters", dx.OptState: "optimizer state"}.items():
+            arrays = jax.tree.leaves(dx.state(made, kind))
+            shards = [shard for array in arrays for shard in array.addressable_shards if shard.device == first]
+            assert sum(shard.data.nbytes for shard in shards) == told.sizes[name].local
+            assert sum(array.nbytes for array in arrays) == told.sizes[name].whole
+    with dx.sharding_rules({"model": None}):
+        assert [name for name, _ in spec.summary(mesh=MESH).devices.replicated] == [
+            "down f32[128,64]",
+            "up f32[64,128]",
+        ]
+
+
+# ================================================================= bad input
+
+
+def on(devices, *axes):
+    return jax.make_mesh((4,), axes, axis_types=(AxisType.Auto,), devices=devices)
+
+
+def linear(place):
+    return jax.device_put(dx.Linear(8, 8, rngs=dx.Rngs(0)), place)
+
+
+def test_arrays_of_two_meshes_are_named():
+    first, second = (
+        linear(NamedSharding(on(devices, "data"), P())) for devices in (jax.devices()[:4], jax.devices()[4:])
+    )
+    before = first.kernel.value
+    with pytest.raises(ValueError, match=r"argument a\.bias .* argument b\.bias"):
+        dx.jit(lambda a, b, x: b(a(x)))(first, second, jnp.ones((8, 8)))
+    with (
+        jax.set_mesh(on(jax.devices()[4:], "data")),
+        pytest.raises(ValueError, match=r"argument a\.bias .* context mesh"),
+    ):
+        dx.jit(lambda a, x: a(x))(first, jnp.ones((8, 8)))
+    assert first.kernel.value is before
+    assert not before.is_deleted()
+
+
+def test_a_tree_of_shardings_that_differs_says_how():
+    state = dx.state(dx.Linear(8, 8, rngs=dx.Rngs(0)))
+    place = NamedSharding(MESH, P())
+    for shardings in (dx.State({"kernel": place, "bias": place}), dx.get_named_sharding(state, MESH), place):
+        assert jax.device_put(state, shardings)["kernel"].value.sharding == place
+    other = dx.state(dx.Linear(8, 8, kernel_metadata={"tag": "x"}, rngs=dx.Rngs(0)))
+    with pytest.raises(ValueError, match=r"different pytree metadata at key path(.|\n)*'kernel'(.|\n)*'tag': 'x'"):
+        jax.device_put(state, dx.get_named_sharding(other, MESH))
+    smaller = dx.state(dx.Linear(8, 8, use_bias=False, rngs=dx.Rngs(0)))
+    with pytest.raises(ValueError, match=r"symmetric difference on key sets is\n *bias"):
+        jax.device_put(state, dx.get_named_sharding(smaller, MESH))
+
+
+def test_a_failed_step_keeps_what_it_was_to_donate():
+    with jax.set_mesh(MESH), dx.sharding_rules({"model": "data"}):
+        model, optimizer = dx.init_sharded(make)
+        run = dx.jit(step, donate_argnums=(0, 1))
+        with pytest.raises(TypeError):
+            run(model, optimizer, jnp.ones((16, 65)))
+        assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((model, optimizer)))
+        run(model, optimizer, jax.device_put(X, P("data")))

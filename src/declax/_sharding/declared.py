@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 
 from declax._graph.nodes import plain_key
-from declax._variables.metadata import AXES, Metadata
+from declax._state.definition import StateDef
+from declax._variables.metadata import AXES, EMPTY, Metadata
 from declax._variables.placement import (
     AnyMesh,
     Misfit,
     declared_sharding,
     declared_spec,
+    make_spec,
     placed,
     report,
 )
 from declax._variables.variable import Variable
 from declax.errors import format_path
+from declax.transforms._engine.prefixes import StateSharding, label_at
 
 A = TypeVar("A")
 
@@ -93,6 +96,31 @@ def _map(tree: A, of: Callable[[str, Metadata, Any], Any]) -> A:
 
     mapped: A = jax.tree_util.tree_map_with_path(at, tree, is_leaf=lambda part: isinstance(part, Variable))
     return mapped
+
+
+def shardings_of_leaves(
+    where: str, definition: StateDef, values: Sequence[Any], mesh: AnyMesh, labels: StateSharding | None = None
+) -> list[Any]:
+    """For each leaf of a graph the sharding that a `StateSharding` or its Variable gives it; a tree, if it holds one.
+
+    Raises:
+      ShardingError: what does not fit the mesh, with paths and dimensions.
+    """
+    misfits: list[Misfit] = []
+    found: list[Any] = []
+    for path, leaf_def, value in zip(definition.paths, definition.leaf_defs, values, strict=True):
+        metadata = EMPTY if leaf_def is None else leaf_def[1]
+        if labels is not None:
+            spec = label_at(labels, path, leaf_def, value, "shardings")
+            metadata = metadata.with_axes(make_spec() if spec is None else spec)
+        arrays, tree = jax.tree.flatten(value)
+        for index, array in enumerate(arrays):
+            shape = getattr(array, "shape", ())
+            arrays[index], wrong = declared_sharding(format_path(path), metadata, shape, mesh)
+            misfits.extend(wrong)
+        found.append(jax.tree.unflatten(tree, arrays))
+    report(where, misfits, mesh)
+    return found
 
 
 def with_sharding_constraint(value: A, axes: Any, /) -> A:

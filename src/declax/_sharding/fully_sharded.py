@@ -11,9 +11,9 @@ import jax
 from declax import errors
 from declax._filters import PathIn
 from declax._graph.api import state as state_of
+from declax._sharding.declared import shardings_of_leaves
 from declax._typing import Path, Shape
-from declax._variables.metadata import EMPTY
-from declax._variables.placement import AnyMesh, Misfit, context_mesh, declared_sharding, make_spec, report, sizes_of
+from declax._variables.placement import AnyMesh, context_mesh, make_spec, sizes_of
 from declax.transforms._engine.prefixes import StateSharding
 
 
@@ -50,20 +50,17 @@ def fsdp(model: Any, axis: str = "data", *, mesh: AnyMesh | None = None, min_siz
             got="None" if devices is None else repr(sizes_of(devices)),
             fix='with jax.set_mesh(jax.make_mesh((8,), ("data",))): dx.fsdp(model, axis="data")',
         )
-    state, misfits = state_of(model), list[Misfit]()
+    state = state_of(model)
     paths: dict[Any, list[Path]] = {}
-    for path, leaf_def, value in zip(state.paths, state.definition.leaf_defs, state.leaves, strict=True):
-        metadata = EMPTY if leaf_def is None else leaf_def[1]
+    declared = shardings_of_leaves("fsdp", state.definition, state.leaves, devices)
+    for path, value, sharding in zip(state.paths, state.leaves, declared, strict=True):
         shape = getattr(value, "shape", ())
-        declared, wrong = declared_sharding(errors.format_path(path), metadata, shape, devices)
-        misfits.extend(wrong)
-        entries = [*declared.spec, *[None] * (len(shape) - len(declared.spec))]
+        entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))] if shape else []
         if math.prod(shape) >= min_size:
             _split(entries, shape, axis, sizes_of(devices)[axis])
         while entries and entries[-1] is None:
             entries.pop()
         paths.setdefault(make_spec(*entries), []).append(path)
-    report("fsdp", misfits, devices)
     rest = make_spec()
     labels = {PathIn(*found): spec for spec, found in paths.items() if spec != rest} | {...: rest}
     return StateSharding({f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()})

@@ -13,22 +13,17 @@ from declax import errors
 from declax._graph.api import split
 from declax._graph.binding import bind
 from declax._graph.flattening import GraphDef
-from declax._sharding.declared import get_named_sharding
+from declax._sharding.declared import get_named_sharding, shardings_of_leaves
 from declax._state.states import State
-from declax._variables.metadata import EMPTY
 from declax._variables.placement import (
     AnyMesh,
     AxisRules,
-    Misfit,
     context_mesh,
-    declared_sharding,
-    make_spec,
     put,
-    report,
     sharding_rules,
 )
 from declax.transforms._engine.lift import write
-from declax.transforms._engine.prefixes import StateSharding, label_at
+from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape, with_sharding
 from declax.transforms.compilation import jit
 
@@ -122,28 +117,13 @@ def _place(result: Any, labels: StateSharding | None) -> None:
     mesh = context_mesh()
     assert mesh is not None  # init_sharded has checked it
     binding = bind(result)
-    definition = binding.graphdef.definition
-    misfits: list[Misfit] = []
-    positions: list[int] = []
-    new: list[Any] = []
-    rows = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
-    for position, (path, leaf_def, value) in enumerate(rows):
-        arrays, tree = jax.tree.flatten(value)
-        if not all(isinstance(array, (jax.Array, np.ndarray)) for array in arrays):
-            continue
-        metadata = EMPTY if leaf_def is None else leaf_def[1]
-        if labels is not None:
-            spec = label_at(labels, path, leaf_def, value, "shardings")
-            metadata = metadata.with_axes(make_spec() if spec is None else spec)
-        where = errors.format_path(path)
-        for index, array in enumerate(arrays):
-            sharding, wrong = declared_sharding(where, metadata, array.shape, mesh)
-            misfits.extend(wrong)
-            arrays[index] = put(array, sharding)
-        positions.append(position)
-        new.append(jax.tree.unflatten(tree, arrays))
-    report("init_sharded", misfits, mesh)
-    write(binding, tuple(positions), new)
+    values = binding.read()
+    shardings = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
+    write(binding, tuple(range(len(values))), jax.tree.map(_put, values, shardings))
+
+
+def _put(value: Any, sharding: jax.NamedSharding) -> Any:
+    return put(value, sharding) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
 def get_abstract_model(

@@ -11,7 +11,9 @@ from declax._displays.summarizing import Row, Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._graph.nodes import walk_nodes
 from declax._random.streams import Rngs, RngStream
+from declax._sharding.memory import DeviceBytes, Shardings, bytes_per_device
 from declax._tree.rendering import bytes_text, shapes_text
+from declax._variables.placement import AnyMesh
 from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
@@ -174,17 +176,28 @@ class Spec(SpecData, Generic[M_co]):
         """
         return to_python(self, name=name, rngs=rngs)
 
-    def summary(self, *inputs: Any, **named_inputs: Any) -> SpecSummary:
+    def summary(
+        self,
+        *inputs: Any,
+        mesh: AnyMesh | Mapping[str, int] | None = None,
+        tx: Any = None,
+        shardings: Shardings = None,
+        **named_inputs: Any,
+    ) -> SpecSummary:
         """The arrays of the model and the shapes of its output, without allocating or computing them.
 
         Args:
           *inputs, **named_inputs: arguments of the model, arrays or `jax.ShapeDtypeStruct`. Without them, the model
             is not called.
+          mesh: devices, or sizes of mesh axes by name, for the bytes on each device; no device is needed.
+          tx: an optax transformation, whose state is added to these.
+          shardings: as in `bytes_per_device`.
 
         Returns:
-          The table of `dx.summary`, bytes by kind and dtype, and the shapes of the output.
+          The table of `dx.summary`, bytes by kind and dtype, the bytes on each device, and the shapes of the output.
 
         Raises:
+          ShardingError: declared shardings do not fit the mesh.
           ConfigError: as for `build`. Errors of the model get a note with the place in the spec.
 
         >>> import declax as dx, jax
@@ -195,8 +208,9 @@ class Spec(SpecData, Generic[M_co]):
         check(self)
         built = eval_shape(lambda: _built(self), graph=True)
         rows = summary_of(built).rows
+        devices = None if mesh is None else bytes_per_device(built, mesh, tx=tx, shardings=shardings)
         if not (inputs or named_inputs):
-            return SpecSummary(rows)
+            return SpecSummary(rows, None, devices)
         if not callable(built):
             raise ConfigError(
                 self.parameters.name,
@@ -204,7 +218,7 @@ class Spec(SpecData, Generic[M_co]):
                 got=describe(built) if isinstance(built, Pytree) else "parts without a model around them",
                 fix="spec.summary()",
             )
-        return SpecSummary(rows, eval_shape(_called, built, inputs, dict(named_inputs), graph=True))
+        return SpecSummary(rows, eval_shape(_called, built, inputs, dict(named_inputs), graph=True), devices)
 
     def __repr__(self) -> str:
         return spec_text(self)
@@ -259,15 +273,18 @@ class SpecSummary(Summary):
     Attributes:
       rows: one for each module with direct arrays.
       output: the shapes of the result of the model; None if it was not called.
+      devices: the bytes on each device; None without a mesh.
     """
 
-    __slots__ = ("output",)
+    __slots__ = ("devices", "output")
 
     output: Any
+    devices: DeviceBytes | None
 
-    def __init__(self, rows: Iterable[Row], output: Any = None) -> None:
+    def __init__(self, rows: Iterable[Row], output: Any = None, devices: DeviceBytes | None = None) -> None:
         super().__init__(rows)
         self.output = output
+        self.devices = devices
 
     @property
     def sizes(self) -> dict[tuple[str, str], int]:
@@ -283,6 +300,8 @@ class SpecSummary(Summary):
         lines += [f"{kind} in {dtype}: {bytes_text(size)}" for (kind, dtype), size in self.sizes.items()]
         if self.output is not None:
             lines.append(f"output: {shapes_text(self.output)}")
+        if self.devices is not None:
+            lines += ["", str(self.devices)]
         return "\n".join(lines)
 
 

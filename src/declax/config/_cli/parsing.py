@@ -87,6 +87,9 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "TYPE",
         "help": "the type of an input, such as float32[8,28,28,1]; repeat it for several inputs",
     },
+    "--mesh": {"metavar": "AXES", "help": "the sizes of mesh axes, such as data=4,model=2: print bytes on each device"},
+    "--rules": {"metavar": "RULES", "default": "", "help": "axes of logical names, such as embed=,mlp=model"},
+    "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
     "--seed": {"type": int, "default": 0, "help": "the seed of the random streams (default 0)"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
@@ -113,8 +116,10 @@ def declax_parser() -> Parser:
     show.add_argument("--format", choices=languages, default="toml", help="the output format (default toml)")
     show.add_options("--full --migrate")
     add(
-        "summary", "count parameters and bytes, without allocating arrays", _PART, "--input --format",
+        "summary", "count parameters and bytes, without allocating arrays", _PART,
+        "--input --mesh --rules --optimizer --format",
         "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
+        "summary models:Net net.toml --mesh data=4,model=2 --optimizer adam",
     )  # fmt: skip
     add(
         "build", "build the model and summarize it", _PART, "--seed --format",

@@ -18,6 +18,7 @@ from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
 from declax._tree.rendering import shapes_text
+from declax._variables.placement import sharding_rules
 from declax.config._cli.describing import parameter_table, part_target
 from declax.config._cli.output import WRONG, Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
@@ -95,9 +96,12 @@ def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
 
 
 def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints a summary of the model, and the shapes of its output."""
+    """Prints a summary of the model, the shapes of its output, and the bytes on each device of a mesh."""
     inputs = [_input(text) for text in options.input]
-    _summarize(cls, words, output, lambda spec: spec.summary(*inputs))
+    mesh = None if options.mesh is None else _sizes(options.mesh)
+    tx = None if options.optimizer is None else _transformation(options.optimizer)
+    with sharding_rules({name: axis or None for name, axis in _pairs("--rules", options.rules, "embed=,mlp=model")}):
+        _summarize(cls, words, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
 
 
 def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -113,6 +117,8 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         data: dict[str, Any] = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}
         if isinstance(found, SpecSummary) and found.output is not None:
             data["output"] = shapes_text(found.output)
+        if isinstance(found, SpecSummary) and found.devices is not None:
+            data["devices"] = dataclasses.asdict(found.devices)
         output.add(run.name, str(found), data, "table")
         parts = [name for name, value in spec.arguments.items() if isinstance(value, Spec)]
         if not found.rows and parts and words.part is None:
@@ -133,6 +139,30 @@ def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
     if found:
         write(str(found))
         output.status = WRONG
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """The axes of a mesh, as `data=4,model=2`."""
+    pairs = _pairs("--mesh", text, "data=4,model=2")
+    if pairs and all(size.isdecimal() and int(size) for _, size in pairs):
+        return {name: int(size) for name, size in pairs}
+    raise usage_error("--mesh: these are not the sizes of mesh axes", got=repr(text), fix="--mesh data=4,model=2")
+
+
+def _pairs(option: str, text: str, example: str) -> list[tuple[str, str]]:
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if all(name.strip() and equals for name, equals, _ in pairs):
+        return [(name.strip(), value.strip()) for name, _, value in pairs]
+    raise usage_error(f"{option}: not names with values", got=repr(text), fix=f"{option} {example}")
+
+
+def _transformation(name: str) -> Any:
+    """An optimizer of optax by name; its state does not depend on the learning rate."""
+    import optax  # loads slowly
+
+    if callable(getattr(optax, name, None)):
+        return getattr(optax, name)(1e-3)
+    raise usage_error("--optimizer: optax has no such optimizer", got=repr(name), fix="--optimizer adam")
 
 
 def _input(text: str) -> jax.ShapeDtypeStruct:
