@@ -140,7 +140,8 @@ class Dropout(Module):
         if rngs is not None:
             raise self._not_rngs(rngs, "an Rngs, an RngStream, a key or None")
         fix = "Dropout(rate, rngs=rngs), or dropout(x, rngs=rngs), or model.eval()"
-        raise no_random_numbers(self, "the layer is not deterministic", fix)
+        why = f"`deterministic` is False, but no `rngs` argument was provided to {errors.type_name(type(self))}"
+        raise no_random_numbers(self, why, fix)
 
     def _not_rngs(self, given: object, expected: str) -> errors.LayerError:
         return errors.LayerError(
