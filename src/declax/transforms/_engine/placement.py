@@ -28,13 +28,16 @@ def shardings_of(call: Call, labels: Sequence[Any], mesh: object) -> dict[int, S
 
 def place(call: Call, shardings: Mapping[int, Sharding]) -> None:
     """Moves the arrays that a call has read and not written; others already are where they belong."""
-    moved = {
-        position: jax.device_put(call.values[position], sharding)
-        for position, sharding in shardings.items()
-        if _is_elsewhere(call.values[position], sharding)
-    }
     binding = call.binding
-    if not moved or binding is None:
+    if binding is None or not binding.is_valid():
+        return
+    read, now = call.values, binding.read()
+    moved = {
+        position: jax.device_put(read[position], sharding)
+        for position, sharding in shardings.items()
+        if now[position] is read[position] and _is_elsewhere(read[position], sharding)
+    }
+    if not moved:
         return
     with committing:
         if binding.is_valid():
