@@ -684,6 +684,7 @@ LINEAR = dx.Linear(1, 1, rngs=dx.Rngs(0))
     ("annotation", "wrong", "fix"),
     [
         ("dx.Linear", 3, "parts=dx.Linear(...)"),
+        ("Mixer", dx.Linear, "parts=dx.Linear(...)"),
         ("list[Mixer]", 3, "leave parts out        # the constructor makes it"),
         ("list[dx.Linear]", [LINEAR, 3], "dx.Linear(...)        # as parts[1]"),
         ("list[dx.Linear]", [dx.Dropout(0.1)], "parts: list[dx.Linear | dx.Dropout] = ...        # to allow both"),

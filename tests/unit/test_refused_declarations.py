@@ -132,6 +132,50 @@ def test_a_read_only_property_that_hides_a_part(decorator):
     assert caught.value.fix == "@dx.submodule        # makes the part\ndef up(self): ..."
 
 
+def test_a_specifier_that_is_not_called():
+    with pytest.raises(errors.FieldError, match=r"Model\.size: the default is the function dx\.static") as caught:
+
+        @dx.dataclass
+        class Model(dx.Module):
+            size: int = dx.static
+
+    assert caught.value.fix == "size: int = dx.static(...)"
+
+
+@pytest.mark.parametrize("method", ["self", "self, rngs", "self, scale, rngs, more", "self, *, scale, rngs"])
+def test_a_post_init_that_does_not_take_the_init_vars(method):
+    source = (
+        "@dx.dataclass\nclass Sub(Base):\n    scale: dx.InitVar[float] = dx.field(default=1.0)\n    _: dx.KW_ONLY\n"
+        "    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    def __post_init__({}): self.seen = args[-1]"
+    )
+    with pytest.raises(errors.FieldError, match="this method does not take the InitVars of the class") as caught:
+        exec(source.format(method), {"dx": dx, "Base": Base})
+    assert caught.value.fix == "def __post_init__(self, rngs, scale): ..."
+    names = {"dx": dx, "Base": Base}
+    exec(source.format("self, *args"), names)
+    assert names["Sub"](1, 2, 3.0, rngs=dx.Rngs(0)).seen == 3.0
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("part = (1, 2)[size]", "dx.defer(operator.getitem)(table, size)"),
+        ('part = "block%d" % size', 'dx.defer("{}".format)(size)        # in place of "%d" % size'),
+        ("part = size in (1, 2)", "dx.defer(operator.contains)(values, size)"),
+        (
+            "assert size % 2 == 0",
+            "def __post_init__(self, ...): assert ...        # or dx.field(check=...), for one field",
+        ),
+        ("part = dx.repeat(size, dx.Dropout(0.1))", "dx.repeat(size, dx.defer(dx.Dropout)(...))"),
+        ("part: list[int] = dx.field(default=[1])", "part: list[int] = dx.field(default_factory=lambda: [1])"),
+    ],
+)
+def test_the_line_in_place_of_what_needs_a_value(line, fix):
+    with pytest.raises(errors.DeclaxError) as caught:
+        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    size: int = dx.field()\n    {line}", {"dx": dx})
+    assert caught.value.fix == fix
+
+
 def test_a_property_with_a_setter_over_a_field():
     @dx.dataclass
     class Narrow(Base):

@@ -142,6 +142,8 @@ class PartCheck:
         name, annotation = self.names[0], found.annotation
         if isinstance(found.value, Pytree):
             return f"{name}: {self._wider(found, class_text(type(found.value)))} = ...        # to allow both"
+        if isinstance(found.value, type):
+            return f"{name}={class_text(found.value)}(...)"
         if not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
             return f"leave {name} out        # the constructor makes it"
         made = f"{class_text(annotation)}(...)"

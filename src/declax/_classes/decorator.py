@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Protocol, TypeVar, get_origin, overload
 
 import jax
 import numpy as np
@@ -21,6 +23,7 @@ from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
+from declax._fields.sources import text_of
 from declax._fields.specifiers import (
     KW_ONLY,
     Notes,
@@ -108,12 +111,14 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
     has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
+    own_post_init = cls.__dict__.get("__post_init__")
     if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
         wrap_post_init(cls)
     if "__replace__" not in cls.__dict__:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     _decorate(cls, options)
     _check_fields(cls)
+    _check_post_init(cls, own_post_init)
     install(cls, declared)
     prepare(cls)
     statuses = {spec.status for spec in cls._pytree__specs.values()}
@@ -187,6 +192,8 @@ def wrap_post_init(cls: Any) -> None:
         if is_entry and RECORD_KEY in self.__dict__:
             self.__dict__[RECORD_KEY] = self.__dict__[RECORD_KEY].seal(self.__dict__)
 
+    if original is not None:
+        __post_init__.__wrapped__ = original  # type: ignore[attr-defined]  # whose signature is checked
     setattr(__post_init__, MAKES_MEMBERS, True)
     __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
     __post_init__.__module__ = cls.__module__
@@ -221,6 +228,9 @@ def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
         )
 
 
+_SPECIFIERS: Final = (specifiers.field, data, static, variable)
+
+
 def _check_defaults(cls: type) -> None:
     for name, annotation in own_annotations(cls).items():
         if annotation is ClassVar or get_origin(annotation) is ClassVar:
@@ -236,20 +246,27 @@ def _check_defaults(cls: type) -> None:
                 got=repr(default),
                 fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
             )
+        if any(default is specifier for specifier in _SPECIFIERS):
+            raise FieldError(
+                where,
+                f"the default is the function dx.{default.__name__}",
+                fix=f"{name}: {annotation_text(annotation)} = dx.{default.__name__}(...)",
+            )
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
         is_array = isinstance(default, (jax.Array, np.ndarray))
         shared = objects_shared_in(default)
         is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
         if not is_array and (shared or is_data_default or default.__class__.__hash__ is None):
-            status = "data" if is_data(default) else "static"
+            text = text_of(default)
+            made = text if len(text) < 60 else "..."
             raise FieldError(
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
                 fix=fix_of_shared(name, default, shared[0])
                 if shared
-                else f"{name} = dx.{status}(default_factory=lambda: ...)",
+                else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
             )
         if is_array:
             raise FieldError(
@@ -277,6 +294,23 @@ def _check_fields(cls: Any) -> None:
         _check_notes(cls, field.name, specifier.notes)
         if specifier.recipe is None and specifier.status is not None:
             _check_contradiction(cls, field, specifier.status)
+
+
+def _check_post_init(cls: Any, method: Any) -> None:
+    """Refuses a method of a class that does not take the InitVars, which the constructor passes to it."""
+    names = [name for name, field in cls.__dataclass_fields__.items() if is_init_var(field)]
+    if not isinstance(method, FunctionType) or not names:
+        return
+    try:
+        inspect.signature(method).bind(cls, *names)
+    except TypeError:
+        raise FieldError(
+            f"{type_name(cls)}.__post_init__",
+            "this method does not take the InitVars of the class, which the constructor passes to it in their order",
+            expected=", ".join(names),
+            got=str(inspect.signature(method)),
+            fix=f"def __post_init__(self, {', '.join(names)}): ...",
+        ) from None
 
 
 def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from declax._fields.class_body import refuse_constant
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call, referred
 from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_hidden, require_class_body
-from declax._fields.sources import has_expression, text_of
+from declax._fields.sources import class_text, has_expression, text_of
 from declax.errors import FieldError, describe
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ def repeat(n: int, item: T, /) -> list[T]:
             "repeat",
             "the repeated value is not a deferred call, so that all elements would be one object",
             got=describe(item),
-            fix="dx.repeat(depth, dx.defer(Block)())",
+            fix=f"dx.repeat({text_of(n)}, dx.defer({class_text(type(item))})(...))",
         )
     part = referred(item)
     if isinstance(part, Deferred) and part._pytree__name is not None:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from declax import _jax
 from declax._fields.refusals import (
     class_body,
+    fix_of_truth_test,
     is_class_body,
     is_library,
-    is_negated,
     is_numpy,
     refuse,
     refuse_lookup,
@@ -78,10 +78,7 @@ class Expression(Term):
     # ------------------------------------------------------------- operations that need a value
 
     def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
-        fix = f"dx.when({self!r}, part, other)"
-        if is_negated():
-            fix = f"~{text_of(self)}        # or dx.when({self!r}, other, part)"
-        refuse(self, "a truth test (if, not, and, or, in, max, min)", fix)
+        refuse(self, "a truth test (if, not, and, or, in, max, min)", fix_of_truth_test(self))
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
         refuse(self, "range() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")

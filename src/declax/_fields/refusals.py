@@ -73,7 +73,7 @@ def refuse_lookup(term: Term, frame: FrameType) -> None:
     """Raises if a frame of user code looks for an expression in a dict or set, which compare its identity."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _HASH_BY_IDENTITY:
         return
-    instruction = _name_of_instruction(frame)
+    instruction, _ = _instruction(frame)
     fix = _LOOKUPS.get(instruction, METHOD if instruction.startswith(("CALL", "PRECALL")) else None)
     if fix is not None and class_body() is not None:
         refuse(term, "the lookup in a dict or set", fix.format(text_of(term)))
@@ -88,15 +88,23 @@ def is_numpy(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith("numpy.")
 
 
-def is_negated() -> bool:
-    """Whether the class body runs a `not`."""
-    frame = class_body()
-    if frame is None:
-        return False
-    following = frame.f_code.co_code[frame.f_lasti :: 2]
-    truth = ("CACHE", "TO_BOOL", "COMPARE_OP")  # Python 3.13 asks for the truth of a comparison in its instruction
-    names = (name for code in following if (name := dis.opname[code]) not in truth)
-    return next(names, "") == "UNARY_NOT"
+_TRUTH: Final = ("CACHE", "TO_BOOL", "COMPARE_OP", "NOT_TAKEN")
+"""Instructions around a truth test; Python 3.13 asks for the truth of a comparison in its instruction."""
+
+
+def fix_of_truth_test(term: Term) -> str:
+    """The line in place of a truth test of an expression: of `not`, `in`, `assert`, or another."""
+    frame, text = class_body(), argument_text(term, text_of)
+    following = b"" if frame is None else frame.f_code.co_code[frame.f_lasti :: 2]
+    first, second, *_ = [*(name for code in following if (name := dis.opname[code]) not in _TRUTH), "", ""]
+    if first == "UNARY_NOT":
+        return f"~{text_of(term)}        # or dx.when({text}, other, part)"
+    if first == "CONTAINS_OP":
+        sought = next((value for value in term._pytree__operands() if isinstance(value, Term)), term)
+        return f"dx.defer(operator.contains)(values, {text_of(sought)})"
+    if second in ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT"):
+        return "def __post_init__(self, ...): assert ...        # or dx.field(check=...), for one field"
+    return f"dx.when({text}, part, other)"
 
 
 def in_class_body(text: str) -> str:
@@ -107,9 +115,16 @@ def in_class_body(text: str) -> str:
     return f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}"
 
 
-def _name_of_instruction(frame: FrameType) -> str:
-    """The instruction that a frame runs; the interpreter may stand in the caches behind it."""
-    return next(name for code in frame.f_code.co_code[frame.f_lasti :: -2] if (name := dis.opname[code]) != "CACHE")
+def _instruction(frame: FrameType) -> tuple[str, int]:
+    """The instruction that a frame runs, and its argument; the interpreter may stand in the caches behind it."""
+    place, code = frame.f_lasti, frame.f_code.co_code
+    while dis.opname[code[place]] == "CACHE":
+        place -= 2
+    return dis.opname[code[place]], code[place + 1]
+
+
+_REMAINDER, _ITEM = 6, 26
+"""The arguments of BINARY_OP for `%`, and for a subscript since Python 3.14."""
 
 
 def _running_call(term: Term) -> str | None:
@@ -117,9 +132,14 @@ def _running_call(term: Term) -> str | None:
     frame = class_body()
     if frame is None:
         return None
-    instruction = _name_of_instruction(frame)
+    instruction, argument = _instruction(frame)
     if instruction.startswith("UNPACK"):
         return f"first, second = {text_of(term)}[0], {text_of(term)}[1]"
+    if instruction == "BINARY_SUBSCR" or (instruction, argument) == ("BINARY_OP", _ITEM):
+        return _LOOKUPS["BINARY_SUBSCR"].format(text_of(term))
+    is_formatting = (instruction, argument) == ("BINARY_OP", _REMAINDER)
+    if is_formatting and sys._getframe(2).f_code.co_name in ("__int__", "__float__", "__index__"):
+        return f'dx.defer("{{}}".format)({text_of(term)})        # in place of "%d" % {text_of(term)}'
     if not instruction.startswith(("CALL", "LIST_EXTEND")):
         return None
     line, last, start, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
