@@ -340,9 +340,15 @@ def test_variables_with_expressions():
         bias: dx.Param[jax.Array] | None = dx.variable(
             (columns,), initializer=dx.initializers.zeros, when=use_bias, stream=None
         )
+        axis: str = dx.field(default="data")
+        placed: dx.Param[jax.Array] = dx.variable(
+            (rows,), initializer=init, stream=None, sharding=(axis,), metadata={"unit": axis}
+        )
         shape = table.shape
 
     table = Table(2, 3)
+    assert table.placed.get_metadata() == {"out_sharding": ("data",), "unit": "data"}
+    assert Table(2, 3, axis="model").placed.get_metadata()["out_sharding"] == ("model",)
     assert (table.table.shape, table.table.dtype, table.bias.shape) == ((2, 6), jnp.bfloat16, (3,))
     assert Table(2, 3, use_bias=False).bias is None
     assert table.shape == (2, 6)

@@ -41,7 +41,9 @@ class VariableMaker:
     def _where(self) -> str:
         return f"{type_name(self._cls)}.{self._name}"
 
-    def __call__(self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any) -> Variable[Any]:
+    def __call__(
+        self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any, sharding: Any = None
+    ) -> Variable[Any]:
         """Makes the Variable with a key of its stream."""
         if self._kind is None:
             self._kind = self._find_kind()
@@ -57,7 +59,7 @@ class VariableMaker:
                 got=describe(initializer),
                 fix="variable(..., initializer=dx.initializers.zeros)",
             )
-        metadata = self._metadata(metadata)
+        metadata = self._metadata(metadata, sharding)
         value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
         made: Variable[Any] = self._kind(value, **metadata)
@@ -102,11 +104,11 @@ class VariableMaker:
         entry = shape[index] if isinstance(shape, tuple | list) else shape
         return repr(entry)
 
-    def _metadata(self, declared: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _metadata(self, declared: Mapping[str, Any] | None, sharding: Any) -> dict[str, Any]:
         metadata: dict[str, Any] = dict(declared) if declared else {}
         notes = self._cls._pytree__specs[self._name].notes
-        if notes.sharding is not None:
-            metadata.setdefault(AXES, notes.sharding)
+        if sharding is not None:
+            metadata.setdefault(AXES, sharding)
         if not notes.trainable:
             metadata.setdefault("trainable", False)
         if not notes.weight_decay:

@@ -204,7 +204,8 @@ class PartsFunction:
 
     def _variable_source(self, part: Part, recipe: VariableRecipe, writer: SourceWriter) -> str:
         maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
-        options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata)
+        options: list[Any] = [recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata]
+        options += [] if recipe.sharding is None else [recipe.sharding]
         return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
 
     @property

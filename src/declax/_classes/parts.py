@@ -52,7 +52,7 @@ class Reads(Expression):
         part = self._pytree__part
         recipe = part.recipe
         if isinstance(recipe, VariableRecipe):
-            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when)
+            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when, recipe.sharding)
         elif isinstance(recipe, PartRecipe):
             yield from part.expression._pytree__operands()
 

@@ -102,6 +102,7 @@ class VariableRecipe(NamedTuple):
     when: bool | None
     stream: str | None
     metadata: Mapping[str, object] | None
+    sharding: object
 
 
 class SubmoduleRecipe(NamedTuple):
@@ -509,8 +510,8 @@ def variable(
     [1.0, 1.0, 1.0]
     """
     del init
-    notes = Notes(sharding, help, None, None, None, trainable, weight_decay, renamed_from, group)
-    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata)
+    notes = Notes(None, help, None, None, None, trainable, weight_decay, renamed_from, group)
+    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata, sharding)
     specifier = Specifier(Status.DATA, recipe, notes)
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
