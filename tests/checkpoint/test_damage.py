@@ -98,6 +98,21 @@ def test_damage_is_refused_by_the_name_of_the_file(first, saved, tmp_path):
         assert_refused(folder, name)
 
 
+def test_the_digests_tell_a_changed_value(saved, tmp_path):
+    for pattern, problem in [
+        ("*.safetensors", "the file was changed or damaged"),
+        ("*.json", "the manifest was changed"),
+    ]:
+        shutil.copytree(saved / "c", tmp_path / "c")
+        file = min((tmp_path / "c").glob(pattern))
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=problem):
+            dx.load(tmp_path / "c", into=items(7.0))
+        shutil.rmtree(tmp_path / "c")
+
+
 def test_there_are_enough_cases():
     assert len(CASES) + len(FAULTS) >= 200
 

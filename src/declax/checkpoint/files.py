@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ _SYNCED_AT_ONCE: Final = 1 << 26
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str], action: str) -> Iterator[None]:
+def naming(path: str | os.PathLike[str], action: str) -> Generator[None, None, None]:
     """Names the file in errors of the operating system, such as that of a full disk."""
     try:
         yield
@@ -31,7 +31,7 @@ def naming(path: str | os.PathLike[str], action: str) -> Iterator[None]:
 
 
 @contextmanager
-def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[IO[bytes]]:
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> Generator[IO[bytes], None, None]:
     """Opens a file for reading, unbuffered; refuses folders, devices and pipes, without waiting for them."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     with naming(path, "opened"):
@@ -80,7 +80,7 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def new_file(path: str | os.PathLike[str]) -> Iterator[Output]:
+def new_file(path: str | os.PathLike[str]) -> Generator[Output, None, None]:
     """Creates a file, syncs it after the block, and removes it if the block raises."""
     with naming(path, "created"):
         file: IO[bytes] = open(path, "xb", buffering=0)  # noqa: SIM115  # closed below, where errors are named

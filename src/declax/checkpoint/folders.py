@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +69,7 @@ TEMPORARY = ".tmp-"
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path) -> Generator[Path, None, None]:
     """A temporary folder, which is renamed to the path after the block, or removed if the block raises.
 
     Raises:

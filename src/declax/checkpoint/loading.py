@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,7 +162,7 @@ def _map(path: Path, size: int) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.m
 
 
 @contextmanager
-def _digests(folder: Path, manifest: Manifest, files: _Files) -> Iterator[Callable[[], None]]:
+def _digests(folder: Path, manifest: Manifest, files: _Files) -> Generator[Callable[[], None], None, None]:
     """Computes the digests of files in threads; the function that it yields waits for them, and compares."""
     pool = ThreadPoolExecutor(max(1, min(len(files), os.cpu_count() or 1)))
     found: dict[str, Future[str]] = {name: pool.submit(_digest, content) for name, (_, content) in files.items()}

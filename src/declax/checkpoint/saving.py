@@ -224,7 +224,7 @@ def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
             where,
             "this process holds only a part of the array",
             got=describe(value),
-            fix='dx.save(path, items, engine="orbax")        # each process writes its part',
+            fix="checkpointer.save(path, dx.state(model))        # of Orbax, where each process writes its part",
         )
     if not is_storable(value):
         raise CheckpointError(where, "a checkpoint holds arrays of numbers", got=describe(value))
