@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import declax as dx
-from declax.errors import CheckpointError, ConfigError
+from declax.errors import CheckpointError
 
 
 @dx.dataclass
