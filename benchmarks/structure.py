@@ -32,8 +32,8 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 
-LATER_PACKAGES = ("nn/", "_displays/")
-"""The packages of layers and displays, which grow with the library."""
+LATER_PACKAGES = ("nn/", "_displays/", "_sharding/", "checkpoint/")
+"""The packages of layers, displays, sharding and checkpoints, which grow with the library."""
 
 LATER = (
     *("_absent", "bridge", "compat", "extract", "filterlib", "graph", "graphlib", "helpers", "ids", "module", "object"),
@@ -41,7 +41,7 @@ LATER = (
     *("_variables/defaults", "transforms/general", "transforms/iteration", "transforms/transforms"),
     *("training/_branches", "training/_comparison", "training/accumulation", "training/ema", "training/metrics"),
     *("training/adapters", "training/loss_scaling", "training/selection", "training/train_state"),
-    *("_variables/policy", "_variables/selection"),
+    *("_variables/placement", "_variables/policy", "_variables/selection"),
 )
 """Modules that later features added: the names and modes of NNX programs, and tools for training."""
 
