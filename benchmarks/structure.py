@@ -32,12 +32,34 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 
-LATER_PACKAGES = ("nn/", "_displays/", "_sharding/", "checkpoint/")
-"""The packages of layers, displays, sharding and checkpoints, which grow with the library."""
+LATER_PACKAGES = ("nn/", "_displays/", "_sharding/", "checkpoint/", "weights/")
+"""The packages of layers, displays, sharding, checkpoints and weights, which grow with the library."""
 
 LATER = (
-    *("_absent", "bridge", "compat", "extract", "filterlib", "graph", "graphlib", "helpers", "ids", "module", "object"),
-    *("pytreelib", "rnglib", "spmd", "statelib", "variablelib", "visualization", "_graph/sown", "_tree/unique"),
+    *(
+        "_absent",
+        "_export",
+        "bridge",
+        "compat",
+        "extract",
+        "filterlib",
+        "graph",
+        "graphlib",
+        "helpers",
+        "ids",
+        "module",
+    ),
+    *(
+        "object",
+        "pytreelib",
+        "rnglib",
+        "spmd",
+        "statelib",
+        "variablelib",
+        "visualization",
+        "_graph/sown",
+        "_tree/unique",
+    ),
     *("_variables/defaults", "transforms/general", "transforms/iteration", "transforms/transforms"),
     *("training/_branches", "training/_comparison", "training/accumulation", "training/ema", "training/metrics"),
     *("training/adapters", "training/loss_scaling", "training/selection", "training/train_state"),
