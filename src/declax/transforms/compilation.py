@@ -301,7 +301,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         program = self._program(call)
 
         def alone(*args: Any, **kwargs: Any) -> R:
-            return self(*first, *args, **kwargs)
+            return cast("Callable[..., R]", self)(*first, *args, **kwargs)
 
         def trace_alone() -> Any:
             """As JAX would trace the function, of the caller's arguments; captured values are constants."""
