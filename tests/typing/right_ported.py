@@ -22,6 +22,14 @@ class Block(dx.Module):
         return self.up(x)
 
 
+@dx.dataclass
+class Sized(dx.Module):
+    sizes: tuple[int, int] = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up: dx.Linear = dx.Linear(sizes[0], sizes[1], rngs=rngs)
+
+
 class Chain(dx.Module):
     def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:
         self.layers = dx.List()
@@ -88,3 +96,5 @@ def any_model(graphdef: dx.GraphDef, state: dx.State, layers: dx.List, optimizer
 def fields_are_replaced(block: Block, module: dx.Module, rngs: dx.Rngs) -> None:
     assert_type(dx.replace(block, dim=3, rngs=rngs), Block)
     assert_type(dx.replace(module, dim=3, rngs=rngs), dx.Module)
+    sized = Sized((1, 2), rngs=rngs)
+    assert_type(dx.replace(sized, sizes=(3, 4), rngs=rngs), Sized)

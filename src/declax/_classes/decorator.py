@@ -407,7 +407,7 @@ class _Constructed(Protocol[Q]):
 if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by name; the plugin checks them for mypy
 
     @overload
-    def replace(obj: P, /, **changes: Any) -> P: ...
+    def replace(obj: P, /, **changes: object) -> P: ...  # a literal for Any would fit the second one as well
     @overload
     @deprecated("replace takes fields by name")
     def replace(obj: _Constructed[Q], /, *_: Q.args, **changes: Q.kwargs) -> None: ...
