@@ -151,3 +151,18 @@ def test_labels_by_filter_are_values():
         one.labels = ()
     with pytest.raises(TransformError, match="these are not labels by filter"):
         StateSharding(3)
+
+
+def test_the_mesh_of_the_context_serves_under_a_trace():
+    """Where it is abstract, and there is nothing to move."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    scale, x = dx.Param(jnp.array(2.0)), jnp.arange(4.0)
+    place = StateSharding({dx.Param: jax.P(), ...: None})
+    inner = [
+        dx.shard_map(lambda scale, x: x * scale, in_specs=(None, jax.P("data")), out_specs=jax.P("data")),
+        dx.jit(lambda scale, x: x * scale, in_shardings=(place, jax.P("data"))),
+    ]
+    with jax.set_mesh(mesh):
+        for f in inner:
+            assert dx.jit(lambda x, f=f: f(scale, x))(x).tolist() == jax.jit(lambda x, f=f: f(scale, x))(x).tolist()
+            assert f(scale, x).tolist() == [0.0, 2.0, 4.0, 6.0]

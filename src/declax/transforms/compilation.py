@@ -26,6 +26,7 @@ from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
+from declax._variables.placement import context_mesh
 from declax._variables.variable import fill_raw, run_all
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import (
@@ -559,7 +560,7 @@ class Program:
     def place(self, call: Call) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
         if self._is_packed:
-            place(call, shardings_of(call, self._labels, jax.sharding.get_mesh()))
+            place(call, shardings_of(call, self._labels, context_mesh()))
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
 from declax._typing import MISSING, Missing
+from declax._variables.placement import context_mesh
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
@@ -108,7 +109,7 @@ def shard_map(
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
             outcome = wait(from_groups(function(call.values, call.plain)))
-            concrete = jax.sharding.get_mesh() if mesh is None else mesh
+            concrete = context_mesh() if mesh is None else mesh
             return outcome, (call, {} if is_inferred else shardings_of(call, of_arguments[0], concrete))
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
