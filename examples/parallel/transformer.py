@@ -1,0 +1,66 @@
+"""A transformer over characters that names the axes of its parameters and activations, and knows no mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+import declax as dx
+from ring import attend
+
+
+def axes(*names: str | None) -> dict[str, Any]:
+    """Metadata with the names of the axes."""
+    return {"out_sharding": names}
+
+
+@dx.dataclass
+class Block(dx.Module):
+    """Attention and a feed-forward network, each behind a norm and added to its input."""
+
+    width: int = dx.field()
+    heads: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    attention_norm = dx.RMSNorm(width, rngs=rngs)
+    attention: dx.MultiHeadAttention = dx.MultiHeadAttention(
+        heads,
+        width,
+        attention_fn=attend,
+        rope=dx.defer(dx.RoPE)(),
+        use_bias=False,
+        decode=False,
+        kernel_metadata=axes("embed", "heads", None),
+        out_kernel_metadata=axes("heads", None, "embed"),
+        rngs=rngs,
+    )
+    mlp_norm = dx.RMSNorm(width, rngs=rngs)
+    up = dx.Linear(width, 4 * width, use_bias=False, kernel_metadata=axes("embed", "mlp"), rngs=rngs)
+    down = dx.Linear(4 * width, width, use_bias=False, kernel_metadata=axes("mlp", "embed"), rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps (n, length, width) to the same shape."""
+        x = x + self.attention(self.attention_norm(x), is_causal=True)
+        x = x + self.down(dx.gelu(self.up(self.mlp_norm(x))))
+        return dx.with_sharding_constraint(x, ("batch", "sequence", None))
+
+
+@dx.dataclass
+class Transformer(dx.Module):
+    """Predicts each character from those before it."""
+
+    characters: int = dx.field(default=128, ge=1, help="how many different characters there are")
+    width: int = dx.field(default=64, ge=1, help="features of a character")
+    heads: int = dx.field(default=8, ge=1, help="of each attention")
+    depth: int = dx.field(default=2, ge=1, help="how many blocks there are")
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    embed = dx.Embed(characters, width, embedding_metadata=axes("vocab", "embed"), rngs=rngs)
+    blocks = dx.Stacked(Block(width, heads, rngs=rngs), depth, rngs=rngs, axis_name="layers")
+    norm = dx.RMSNorm(width, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Maps tokens (n, length) to logits (n, length, characters)."""
+        x = dx.with_sharding_constraint(self.embed(tokens), ("batch", "sequence", None))
+        return self.embed.attend(self.norm(self.blocks(x)))
