@@ -24,7 +24,7 @@ from declax import errors
 from declax._typing import MISSING, ArrayLike, Dtype
 from declax._typing import Initializer as Initializer
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
-from declax._variables.placement import put
+from declax._variables.placement import on_mesh, put
 from declax._variables.variable import Variable
 
 Axes: TypeAlias = int | Sequence[int]
@@ -89,6 +89,7 @@ class NamedInitializer:
 
         Raises:
           InitializerError: the shape does not suit, or the key is missing.
+          ShardingError: `out_sharding` is a spec, and there is no mesh.
 
         >>> import declax as dx
         >>> dx.initializers.ones(None, (2,))
@@ -103,9 +104,10 @@ class NamedInitializer:
                 got="None",
                 fix=f"{self!r}(jax.random.key(0), {sizes})",
             )
+        target = None if out_sharding is None else on_mesh(out_sharding)
         try:
-            if out_sharding is not None:
-                placed: jax.Array = _make_placed(self, key, sizes, dtype, out_sharding)
+            if target is not None:
+                placed: jax.Array = _make_placed(self, key, sizes, dtype, target)
                 return placed
             if self.settings is None and dtype is not None:
                 filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)

@@ -95,6 +95,19 @@ def test_the_initializer_makes_shards_only():
     assert memory.temp_size_in_bytes < whole // 2
 
 
+@both
+def test_an_initializer_takes_a_spec(mesh):
+    init = dx.initializers.ones
+    with jax.set_mesh(mesh):
+        made = init(None, (8, 4), jnp.float32, out_sharding=P("data"))
+        keys = jax.random.split(jax.random.key(0), 2)
+        stacked = jax.vmap(lambda key: normal(key, (8, 4), out_sharding=P("data", None)))(keys)
+    assert made.sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 2)
+    assert stacked.sharding.is_equivalent_to(NamedSharding(mesh, P(None, "data", None)), 3)
+    with pytest.raises(ShardingError, match="there is no mesh for this spec"):
+        init(None, (8, 4), out_sharding=P("data"))
+
+
 def test_a_function_as_initializer_is_placed_too():
     with jax.set_mesh(MESH):
         layer = dx.Linear(

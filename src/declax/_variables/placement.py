@@ -356,6 +356,26 @@ def placed(where: str, value: Any, metadata: Metadata) -> Any:
     return value if sharding is None else put(value, sharding)
 
 
+def on_mesh(sharding: PartitionSpec | NamedSharding | Format) -> NamedSharding | Format:
+    """A sharding as a function takes it: a spec is of the mesh of the context.
+
+    Raises:
+      ShardingError: there is no mesh for a spec.
+    """
+    if not isinstance(sharding, PartitionSpec):
+        return sharding
+    mesh = context_mesh()
+    if mesh is None:
+        raise errors.ShardingError(
+            "out_sharding",
+            "there is no mesh for this spec",
+            expected="a NamedSharding, or a call under jax.set_mesh",
+            got=repr(sharding),
+            fix="with jax.set_mesh(mesh): ...",
+        )
+    return NamedSharding(mesh, sharding)
+
+
 def put(value: Any, sharding: NamedSharding | Format) -> Any:
     """An array at a sharding: moved at the top level, and constrained while JAX traces."""
     target: Any = sharding.sharding if isinstance(sharding, Format) else sharding
