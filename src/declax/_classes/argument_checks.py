@@ -272,7 +272,8 @@ class ReturnCheck:
         self._where, self._name = f"{type_name(cls)}.{name}", name
         annotation = getattr(method.build, "__annotations__", {}).get("return", "")
         scope = AnnotationScope(cls)
-        self.is_needed = not decide(annotation, scope).is_optional and scope.resolve(annotation) not in (Any, object)
+        resolved: Any = scope.resolve(annotation)
+        self.is_needed = not decide(annotation, scope).is_optional and resolved not in (Any, object)
 
     def __call__(self, part: T) -> T:
         """The part, if it is not None."""

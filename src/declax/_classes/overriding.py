@@ -29,9 +29,10 @@ def expressions_of(cls: type) -> dict[str, tuple[Expression, ...]]:
 def inherited(cls: type, name: str) -> tuple[type, dataclasses.Field[Any]] | None:
     """The nearest base that declares a field of a name, with the field."""
     for base in cls.__mro__[1:]:
-        field = base.__dict__.get("__dataclass_fields__", {}).get(name)
-        is_own = field is not None and name in own_annotations(base)
-        if is_own and field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+        field: Any = base.__dict__.get("__dataclass_fields__", {}).get(name)
+        if field is None or name not in own_annotations(base):
+            continue
+        if field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
             return base, field
     return None
 

@@ -349,7 +349,8 @@ def _is_shown(field: dataclasses.Field[Any] | None, name: str, value: object, st
         return not isinstance(field.type, dataclasses.InitVar) and (specifier is None or specifier.recipe is None)
     if value.__class__ in PLAIN:
         return value.__class__ is not field.default.__class__ or value != field.default
-    return value.__class__ is not field.default_factory or bool(value)
+    cls: Any = value.__class__
+    return cls is not field.default_factory or bool(value)
 
 
 def layout_of(node: Pytree) -> Layout:
@@ -609,8 +610,8 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
         return
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     where = f"{type_name(cls)}(...)"
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    made = {f.name for f in fields if not f.init}
+    fields: Mapping[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
+    made = {f.name for f in fields.values() if not f.init}
     for name in kwargs:
         if name not in known:
             if fields and name in own_annotations(cls) and "__dataclass_fields__" not in cls.__dict__:

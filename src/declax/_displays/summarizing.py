@@ -251,11 +251,11 @@ def _folded(lines: Sequence[_Line], depth: int = 0) -> list[_Line]:
         if key:
             inside = _folded(inside, depth + 1)
         content = [(line.path[depth + 1 :], line.count, *_content(line.row)) for line in inside]
-        is_indexed = bool(key) and isinstance(key[0], int)
-        if is_indexed and folded and folded[-1][1] == content and _follows(folded[-1][0], key[0]):
-            folded[-1] = (_Indices(_start(folded[-1][0]), key[0] + 1), content, folded[-1][2])
+        first = key[0] if key else None
+        if isinstance(first, int) and folded and folded[-1][1] == content and _follows(folded[-1][0], first):
+            folded[-1] = (_Indices(_start(folded[-1][0]), first + 1), content, folded[-1][2])
         else:
-            folded.append((key[0] if key else None, content, inside))
+            folded.append((first, content, inside))
     return [_moved(line, depth, key) for key, _, inside in folded for line in inside]
 
 

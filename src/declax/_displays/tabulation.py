@@ -170,8 +170,9 @@ def _text(value: Any) -> str:
         return "\n".join(_entry("-", item) for item in value)
     if isinstance(value, type):
         return f"{type_name(value)}(...)"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{dtype}[{','.join(map(str, shape))}]"
     return str(value)
 
 

@@ -374,8 +374,9 @@ def apply_change(
 
 def note_sown(node: Pytree, name: str) -> None:
     """Notes, in a node that a transform has rebuilt, that an attribute was sown."""
-    if TRACE_KEY in node.__dict__:
-        node.__dict__.setdefault(SOWN_KEY, set()).add(name)
+    attributes: Any = node.__dict__
+    if TRACE_KEY in attributes:
+        attributes.setdefault(SOWN_KEY, set()).add(name)
 
 
 def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[dict[Any, Any], list[Any]]:

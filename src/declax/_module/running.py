@@ -84,7 +84,7 @@ def _in_output_dtype(output: Any, policy: object) -> Any:
 def path_in(holder: Any, part: Any, nesting: int = MAX_NESTING) -> Path | None:
     """The path of a part in the module that holds it, itself or in containers; None if it does not."""
     items = (holder if type(holder) is dict else enumerate(holder)) if isinstance(holder, _CONTAINERS) else vars(holder)
-    pairs = list(items.items() if isinstance(items, dict) else items)
+    pairs: list[tuple[Any, Any]] = list(items.items() if isinstance(items, dict) else items)
     for key, value in pairs:
         if value is part and key not in INTERNAL_KEYS:
             return (key,)

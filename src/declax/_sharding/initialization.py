@@ -94,7 +94,8 @@ def init_sharded(
 
     def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
         result = function(*args, **kwargs)
-        _place(result, shardings(result) if callable(shardings) else shardings)
+        labels: Any = shardings(result) if callable(shardings) else shardings
+        _place(result, labels)
         return result
 
     with (

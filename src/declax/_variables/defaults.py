@@ -49,7 +49,7 @@ _current = DefaultsChange._current.get
 
 
 @overload
-def var_defaults() -> VarDefaults: ...
+def var_defaults() -> VarDefaults: ...  # pyright: ignore[reportOverlappingOverload]  # without arguments
 @overload
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> DefaultsChange: ...
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDefaults | DefaultsChange:

@@ -463,7 +463,7 @@ class Variable(ArrayOperators, Generic[T]):
         >>> kernel.copy(2.0, tag="b").tag
         'b'
         """
-        raw = own_containers(self.raw_value) if value is MISSING else operand(value)
+        raw: Any = own_containers(self.raw_value) if value is MISSING else operand(value)
         if value is MISSING and raw.__class__ not in _NEVER_REFS and _is_ref(raw):
             raw = jax.new_ref(raw[...])  # or writing to the copy would write to the original
         if raw.__class__ not in _FLAT:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from declax import errors
 from declax._classes.decorator import dataclass
@@ -237,7 +238,8 @@ class MultiHeadAttention(_Heads):
         self.qkv_features = self.num_heads * self._head_features
         self.out_features = self.in_features if self.out_features is None else self.out_features
         self.num_kv_heads, self.in_kv_features = self._kv_heads, self._kv_features
-        self.rngs = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
+        stream = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
+        self.rngs = stream  # pyright: ignore[reportAttributeAccessIssue]  # an InitVar has this name too
 
     @property
     def head_dim(self) -> int:
@@ -398,7 +400,7 @@ class MultiHeadAttention(_Heads):
         *batch, length, heads, features = self.cached_key.shape
         steps, start = key.shape[-3], self.cache_index.value
         is_full = start + steps > length
-        is_known = not isinstance(is_full, jax.core.Tracer)
+        is_known = not isinstance(is_full, Tracer)
         if key.shape != (*batch, steps, heads, features) or steps > length or (is_known and is_full):
             raise errors.LayerError(
                 field_of(self, "cached_key"),

@@ -248,6 +248,7 @@ class SpectralNorm(Module):
         if (*path, "u") not in self.batch_stats:
             raise _new_param(self, "batch_stats", path)
         matrix, u = dtypes.promote_dtype((weight.reshape(-1, weight.shape[-1]), self.batch_stats[*path, "u"].value))
+        v = u  # n_steps is at least 1 where weights are normalized
         for _ in range(self.n_steps):
             v = _unit(u @ matrix.T, None, self.epsilon)
             u = _unit(v @ matrix, None, self.epsilon)

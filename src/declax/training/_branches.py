@@ -59,8 +59,8 @@ class Branch(Pytree, Mapping[Name, Any]):
     def __len__(self) -> int:
         return len(layout_of(self).statuses)
 
-    __hash__ = Pytree.__hash__
-    __eq__ = Pytree.__eq__
+    __hash__ = Pytree.__hash__  # pyright: ignore[reportAssignmentType]  # a Mapping has none
+    __eq__ = Pytree.__eq__  # pyright: ignore[reportAssignmentType]  # of a Mapping, self has another type
 
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         return self.items()

@@ -66,6 +66,7 @@ def lora(model: M, only: Filter = ..., /, *, rank: int, rngs: Rngs, **options: A
     def adapt(path: Path, value: Any) -> Any:
         if type(value) not in _ADAPTED or getattr(value, "batch_axis", None) or not ask(predicate, path, value):
             return value
+        make: Any
         make, rank_of_kernel = (_linear, 2) if type(value) is Linear else (_linear_general, _kernel_rank(value))
         stack = value.kernel.shape[: value.kernel.ndim - rank_of_kernel]
         layer = _made(lambda rngs: make(value, rank, rngs, options), stack, rngs)
@@ -129,9 +130,9 @@ def merge_lora(model: M) -> M:
 
 
 def _linear(linear: Linear, rank: int, rngs: Rngs, options: Mapping[str, Any]) -> LoRALinear:
-    return LoRALinear(
-        **{**_arguments_of(linear, Linear), "lora_rank": rank, "kernel_init": zeros, **options}, rngs=rngs
-    )
+    arguments: dict[str, Any] = _arguments_of(linear, Linear)
+    arguments |= {"lora_rank": rank, "kernel_init": zeros, **options}
+    return LoRALinear(**arguments, rngs=rngs)
 
 
 def _linear_general(linear: LinearGeneral, rank: int, rngs: Rngs, options: Mapping[str, Any]) -> LoRALinearGeneral:

@@ -233,7 +233,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                     entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
                 if output is not CONFLICT:
-                    return output if not plan.returns_refs else with_refs(output, leaves)
+                    return output if not plan.returns_refs else with_refs(output, leaves)  # pyright: ignore[reportReturnType]  # an R
         return self._slow_path(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -385,6 +385,7 @@ class JitPartial(functools.partial[R], Staged[P, R], Generic[P, R]):
 
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
             """Calls the function with its first arguments and these."""
+            ...
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
         """As `JitWrapped.trace`; the stages take the other arguments only."""

@@ -601,7 +601,7 @@ def check_returned(
         raise TransformError(again, problem, got=f"the same object as {first}", fix="graph=True        # keeps sharing")
 
 
-def _name_below(names: Sequence[str], path: Any) -> str:
+def _name_below(names: list[str], path: Any) -> str:
     return joined(names[path[0]], path[1:])
 
 
