@@ -54,6 +54,8 @@ def large(blocks: int = 32, dim: int = 4096, hidden: int = 11008) -> dx.Spec[dx.
     return dx.spec(dx.Sequential, embed, *[layer] * blocks, dx.spec(dx.Linear, dim, 32_000, use_bias=False))
 
 
+@pytest.mark.slow
+@pytest.mark.timed
 def test_seven_billion_parameters_in_two_seconds():
     before = len(jax.live_arrays())
     start = time.process_time()  # other work of the machine does not count
