@@ -50,6 +50,15 @@ def test_metadata_reaches_each_map():
     assert {linear.bias.tag for linear in (layer.up, layer.gate, layer.down)} == {2}
 
 
+@pytest.mark.parametrize("layer", [dx.MLP, dx.GatedMLP])
+def test_the_map_back_may_have_other_metadata(layer):
+    wide, narrow = {"sharding": ("embed", "mlp")}, {"sharding": ("mlp", "embed")}
+    made = layer(3, 8, kernel_metadata=wide, down_kernel_metadata=narrow, rngs=dx.Rngs(0))
+    assert made.up.kernel.out_sharding == ("embed", "mlp")
+    assert made.down.kernel.out_sharding == ("mlp", "embed")
+    assert layer(3, 8, kernel_metadata=wide, rngs=dx.Rngs(0)).down.kernel.out_sharding == ("embed", "mlp")
+
+
 def test_dropout_falls_on_the_hidden_layer():
     layer = dx.MLP(3, 64, dropout_rate=0.5, use_bias=False, activation=dx.identity, rngs=dx.Rngs(0))
     layer.up.kernel.value, layer.down.kernel.value = jnp.ones((3, 64)), jnp.eye(64, 3)

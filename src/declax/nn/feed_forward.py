@@ -92,6 +92,7 @@ class MLP(_FeedForward):
       rngs: gives one key to each kernel and bias, from `params`, and a stream for dropout if there is any.
       kernel_metadata: metadata of the kernels.
       bias_metadata: metadata of the biases.
+      down_kernel_metadata: metadata of the kernel of `down`; none is `kernel_metadata`.
 
     Raises:
       LayerError: for a size below 1, and for an input whose last axis is not `in_features`.
@@ -108,11 +109,12 @@ class MLP(_FeedForward):
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
+    down_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     up: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
     down: Linear = _map(
         _HIDDEN,
         _output_features(_FeedForward.out_features, _INPUT),
-        (kernel_init, kernel_metadata),
+        (kernel_init, when(defer(bool)(down_kernel_metadata), down_kernel_metadata, kernel_metadata)),
         (bias_init, bias_metadata),
         rngs,
     )
