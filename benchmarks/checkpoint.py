@@ -56,9 +56,10 @@ class Subjects:
             os.fsync(file.fileno())
 
     def load(self) -> None:
-        shape = jax.ShapeDtypeStruct((1 << 22,), jnp.float32)
-        for layer in self.target.layers:
-            layer.value = shape
+        shape = jax.ShapeDtypeStruct((1 << 22,), jnp.float32)  # type: ignore[no-untyped-call]  # of JAX
+        for _, variable in dx.iter_graph(self.target):
+            if isinstance(variable, dx.Param):
+                variable.value = shape
         dx.load(self.folder / "checkpoint", into={"model": self.target})
 
     def read(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(__file__).with_name("killed.py")
 
 
-@pytest.mark.parametrize("kills", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [50, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.campaign])])
 def test_a_killed_writer_loses_nothing(kills, tmp_path):
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path, str(kills), "3"],

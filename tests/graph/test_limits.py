@@ -384,6 +384,7 @@ def test_it_works_or_says_where_the_limit_is(shape):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("shape", SLOW_SHAPES)
 def test_it_works_or_says_where_the_limit_is_at_length(shape):
     check(shape)

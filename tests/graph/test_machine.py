@@ -674,6 +674,7 @@ def test_random_sequences_agree_where_models_count_as_large(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_long_random_sequences_agree_with_the_reference_model():
     examples = int(os.environ.get("DECLAX_MACHINE_EXAMPLES", "200"))
     before = steps
