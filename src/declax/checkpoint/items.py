@@ -252,9 +252,12 @@ def dtype_text(value: Any) -> str:
     return str(little(np.dtype(value.dtype)))
 
 
-def is_storable(value: Any) -> bool:
-    """Whether the dtype of an array is one of numbers that a checkpoint can hold, or of random keys."""
-    return is_key(value) or dtype_text(value) in _NAMES
+def check_storable(where: str, value: Any) -> None:
+    """Raises unless a value is an array of numbers or random keys."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise CheckpointError(where, "an abstract model has no arrays to save", got=describe(value))
+    if not (is_key(value) or dtype_text(value) in _NAMES):
+        raise CheckpointError(where, "a checkpoint holds arrays of numbers", got=describe(value))
 
 
 def is_key(value: Any) -> bool:

@@ -18,6 +18,7 @@ from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import state as state_of
 from declax._graph.updating import update
 from declax._random.streams import Rngs
+from declax.checkpoint import orbax_engine
 from declax.checkpoint.items import (
     Item,
     filled,
@@ -39,7 +40,7 @@ from declax.checkpoint.matching import (
     upgraded_leaves,
 )
 from declax.checkpoint.safetensors import map_file
-from declax.checkpoint.saving import Progress, read_items
+from declax.checkpoint.saving import Engine, Progress, check_engine, read_items
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, ConfigError, suggest
@@ -75,6 +76,7 @@ def load(
     verify: bool = True,
     extra: Iterable[Any] = (),
     progress: Progress | None = None,
+    engine: Engine = "declax",
 ) -> Restored:
     """Restores the items of a checkpoint.
 
@@ -92,11 +94,14 @@ def load(
       verify: False skips the digests of the files of arrays.
       extra: classes that the specs may name, as in `from_config`.
       progress: a function of the bytes that are read so far, and of all bytes.
+      engine: ``"orbax"`` reads the layout of Orbax and Flax NNX, where each item is a folder. It has no digests and no
+        `progress`.
 
     Returns:
       The items by name: a dict with a `report` and `metrics`.
 
     Raises:
+      MissingExtraError: the engine is not installed.
       CheckpointError: the checkpoint is damaged or incomplete; or it does not fit, with all paths that are missing,
         unexpected or have another shape or dtype; or a spec names a class that is neither in `extra` nor registered.
         Nothing is changed.
@@ -111,6 +116,9 @@ def load(
     folder = Path(path)
     if into is None and (only is not None or not strict):
         raise CheckpointError(str(folder), "only= and strict=False choose among the leaves of a target", fix="into=...")
+    if engine != "declax":
+        check_engine(str(folder), engine)
+        return _load_with_orbax(path, into, only, rename or {}, strict, tuple(extra), progress)
     manifest, files = _open(folder)
     with _digests(folder, manifest, files if verify else {}) as check:
         try:
@@ -119,15 +127,56 @@ def load(
             check()  # a damaged file is the reason, if there is one
             raise
         stored = renamed_leaves(str(folder), found, rename or {})
-        if into is None:
-            targets, rest = _rebuilt(folder, manifest, tuple(extra))
-        else:
-            targets, rest = read_items(str(folder), into), []
+        targets, rest = _targets(folder, into, manifest, tuple(extra))
         _check_names(folder, targets, stored)
         values, report = _matched(folder, targets, stored, manifest, only, strict)
         likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         arrays = _on_devices([*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)], progress)
         check()
+    return _restored(targets, rest, arrays, stored, manifest, report, into)
+
+
+def _load_with_orbax(
+    path: str | os.PathLike[str],
+    into: Mapping[str, Any] | None,
+    only: Filter | None,
+    rename: Mapping[str, str],
+    strict: bool,
+    extra: tuple[Any, ...],
+    progress: Progress | None,
+) -> Restored:
+    folder = Path(path)
+    if progress is not None:
+        raise CheckpointError(str(folder), 'engine="orbax" has no progress=')
+    manifest, found = orbax_engine.read(path)
+    renamed = renamed_leaves(str(folder), found, rename)
+    targets, rest = _targets(folder, into, manifest, extra)
+    _check_names(folder, targets, renamed)
+    stored = orbax_engine.fitted(str(folder), targets, renamed, manifest)
+    values, report = _matched(folder, targets, stored, manifest, only, strict)
+    likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
+    arrays = orbax_engine.fetch(path, [*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)])
+    return _restored(targets, rest, arrays, stored, manifest, report, into)
+
+
+def _targets(
+    folder: Path, into: Mapping[str, Any] | None, manifest: Manifest, extra: tuple[Any, ...]
+) -> tuple[list[Item], list[str]]:
+    """The items to restore into, and the names of those that have no target."""
+    if into is None:
+        return _rebuilt(folder, manifest, extra)
+    return read_items(str(folder), into), []
+
+
+def _restored(
+    targets: list[Item],
+    rest: list[str],
+    arrays: list[dict[str, Any]],
+    stored: Mapping[str, Stored],
+    manifest: Manifest,
+    report: RestoreReport,
+    into: Mapping[str, Any] | None,
+) -> Restored:
     done = _write(targets, arrays, manifest)
     for name, leaves in zip(rest, arrays[len(targets) :], strict=True):
         done[name] = without_target((stored[name][text].record.path, value) for text, value in leaves.items())

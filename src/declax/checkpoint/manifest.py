@@ -114,7 +114,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "structure": manifest.structure,
         "metrics": dict(manifest.metrics),
         "files": {name: asdict(record) for name, record in manifest.files.items()},
-        "items": {name: _plain_item(item) for name, item in manifest.items.items()},
+        "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
     rest = json.dumps(table, indent=1).encode()[2:]
     first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()
@@ -128,7 +128,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     sync_folder(folder)
 
 
-def _plain_item(item: ItemRecord) -> dict[str, Any]:
+def item_table(item: ItemRecord) -> dict[str, Any]:
+    """A record as JSON."""
     if item.is_value:
         return {"value": item.value}
     leaves = {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}
@@ -191,7 +192,7 @@ def _manifest_of(table: Mapping[str, Any]) -> Manifest:
     for name in files:
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
             raise CheckpointError(NAME, f"{name!r:.80} is not the name of a file of arrays")
-    items = {name: _item_of(item) for name, item in table["items"].items()}
+    items = {name: item_record(item) for name, item in table["items"].items()}
     metrics = {str(name): float(value) for name, value in table["metrics"].items()}
     manifest = Manifest(files, items, metrics)
     if manifest.structure != table["structure"]:
@@ -199,7 +200,8 @@ def _manifest_of(table: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def _item_of(table: Mapping[str, Any]) -> ItemRecord:
+def item_record(table: Mapping[str, Any]) -> ItemRecord:
+    """What `item_table` has written."""
     if "value" in table:
         return ItemRecord(value=table["value"], is_value=True)
     leaves = {text: _leaf_of(leaf) for text, leaf in table["leaves"].items()}

@@ -222,6 +222,16 @@ def _nodes(item: Item) -> list[tuple[Path, Any]]:
     return sorted(((path, node) for path, node in nodes if isinstance(node, Pytree)), key=lambda pair: len(pair[0]))
 
 
+def needs_upgrade(item: Item, versions: Mapping[str, int]) -> str | None:
+    """The text of a node that has upgrades from the version in the checkpoint to that of its class, if there is one."""
+    for path, node in _nodes(item):
+        text, cls = text_of(item.name, path), type(node)
+        upgrades: Mapping[int, Any] = getattr(cls, "checkpoint_upgrades", {})
+        if any(version in upgrades for version in range(versions.get(text, 1), version_of(cls))):
+            return text
+    return None
+
+
 def upgraded_leaves(where: str, item: Item, stored: Stored, versions: Mapping[str, int]) -> Stored:
     """The leaves of an item in the layout of the current classes, by their `checkpoint_upgrades`.
 

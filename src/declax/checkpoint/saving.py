@@ -7,14 +7,15 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import jax
 
 from declax._variables.metadata import Metadata
+from declax.checkpoint import orbax_engine
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
-from declax.checkpoint.items import SCALARS, Item, Leaf, Stored, dtype_text, is_json, is_storable, item_of, stored
+from declax.checkpoint.items import SCALARS, Item, Leaf, Stored, check_storable, dtype_text, is_json, item_of, stored
 from declax.checkpoint.manifest import (
     NAME,
     FileRecord,
@@ -31,6 +32,7 @@ from declax.config.loading import spec_of, to_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, DeclaxError, describe, type_name
 
+Engine = Literal["declax", "orbax"]
 Progress = Callable[[int, int], None]
 """Is called with the bytes that are done, and all bytes."""
 
@@ -48,6 +50,7 @@ def save(
     overwrite: bool = False,
     extra: Iterable[Any] = (),
     progress: Progress | None = None,
+    engine: Engine = "declax",
 ) -> None:
     """Saves models, optimizers, arrays and plain data in a folder, completely or not at all.
 
@@ -64,8 +67,11 @@ def save(
       overwrite: replace a checkpoint at the path. A reader sees the old one or the new one.
       extra: classes that the specs name, as in `to_config`.
       progress: a function of the bytes that are written so far, and of all bytes.
+      engine: ``"orbax"`` writes the layout of Orbax and Flax NNX, from all processes, each its part of the arrays. It
+        has no `overwrite` and no `progress`.
 
     Raises:
+      MissingExtraError: the engine is not installed.
       CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. What was
         at the path is unchanged.
 
@@ -75,6 +81,9 @@ def save(
     >>> dx.load("step_12")["step"]
     12
     """
+    if engine != "declax":
+        _save_with_orbax(path, items, spec, metrics or {}, tuple(extra), engine, overwrite or progress is not None)
+        return
     folder = Path(path)
     read = read_items(str(folder), items)
     records = _records(str(folder), read, spec, tuple(extra))
@@ -93,6 +102,40 @@ def save(
     with new_folder(folder) as temporary:
         files = _write_files(temporary, arrays, report)
         write_manifest(temporary, Manifest(files, records, _numbers(str(folder), metrics or {})))
+
+
+def _save_with_orbax(
+    path: str | os.PathLike[str],
+    items: Mapping[str, Any],
+    spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+    metrics: Mapping[str, float],
+    extra: tuple[Any, ...],
+    engine: str,
+    has_others: bool,
+) -> None:
+    where = os.fspath(path)
+    check_engine(where, engine)
+    if has_others:
+        raise CheckpointError(
+            where,
+            'engine="orbax" has no overwrite= and no progress=',
+            why="Orbax removes the old checkpoint before the new one is complete",
+            fix='dx.save(another_path, items, engine="orbax")',
+        )
+    read = read_items(where, items)
+    specs = _specs(where, read, spec)
+    records = {
+        item.name: ItemRecord({}, *_described(item, specs.get(item.name), extra), versions_of(item))
+        for item in read
+        if not item.is_json
+    }
+    orbax_engine.write(path, read, records, _numbers(where, metrics))
+
+
+def check_engine(where: str, engine: str) -> None:
+    """Raises if there is no such engine."""
+    if engine not in get_args(Engine):
+        raise CheckpointError(where, "there is no such engine", expected='"declax" or "orbax"', got=repr(engine)[:80])
 
 
 def read_items(where: str, items: Any) -> list[Item]:
@@ -181,11 +224,17 @@ def _numbers(where: str, metrics: Mapping[str, float]) -> dict[str, float]:
 def _records(
     where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None, extra: tuple[Any, ...]
 ) -> dict[str, ItemRecord]:
+    specs = _specs(where, items, spec)
+    return {item.name: _record(where, item, specs.get(item.name), extra) for item in items}
+
+
+def _specs(where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None) -> Mapping[str, Spec[Any]]:
+    """The specs by the names of models."""
     specs: Mapping[str, Spec[Any]] = {"model": spec} if isinstance(spec, Spec) else spec or {}
     for name in specs:
         if name not in {item.name for item in items if item.is_graph}:
             raise CheckpointError(where, f"spec: there is no model of the name {name!r}", got=_names(items))
-    return {item.name: _record(where, item, specs.get(item.name), extra) for item in items}
+    return specs
 
 
 def _names(items: Iterable[Item]) -> str:
@@ -217,17 +266,14 @@ def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
     if _is_scalar(leaf):
         return LeafRecord(leaf.path, value=leaf.value, depth=leaf.depth, kind=name, metadata=shown)
     value = leaf.value
-    if isinstance(value, jax.ShapeDtypeStruct):
-        raise CheckpointError(where, "an abstract model has no arrays to save", got=describe(value))
+    check_storable(where, value)
     if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
         raise CheckpointError(
             where,
             "this process holds only a part of the array",
             got=describe(value),
-            fix="checkpointer.save(path, dx.state(model))        # of Orbax, where each process writes its part",
+            fix='dx.save(path, items, engine="orbax")        # each process writes its part',
         )
-    if not is_storable(value):
-        raise CheckpointError(where, "a checkpoint holds arrays of numbers", got=describe(value))
     return LeafRecord(leaf.path, dtype_text(value), depth=leaf.depth, kind=name, metadata=shown)
 
 

@@ -1,0 +1,295 @@
+"""`save` and `load` with Orbax: round trips, the layout of the peer, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import declax as dx
+from declax.errors import MissingExtraError
+
+ocp = pytest.importorskip("orbax.checkpoint")
+PROGRAM = Path(__file__).with_name("orbax_meshes.py")
+
+
+@dx.dataclass
+class Net(dx.Module):
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    inner = dx.Linear(2, 3, rngs=rngs)
+    norm = dx.BatchNorm(3, rngs=rngs)
+    dropout = dx.Dropout(0.5, rngs=rngs)
+
+
+def save(path, items, **options):
+    dx.save(path, items, engine="orbax", **options)
+
+
+def load(path, into=None, **options):
+    return dx.load(path, into=into, engine="orbax", **options)
+
+
+def leaves_of(*nodes):
+    leaves = [
+        np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+        for leaf in jax.tree.leaves(dx.state(nodes))
+    ]
+    assert leaves
+    return leaves
+
+
+def assert_equal(ours, others):
+    assert len(ours) == len(others)
+    for one, other in zip(ours, others, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def training(seed):
+    net = Net(rngs=dx.Rngs(seed))
+    optimizer = dx.Optimizer(net, optax.adam(0.1), wrt=dx.Param)
+    return net, optimizer, dx.Rngs(params=seed, dropout=seed + 1)
+
+
+def test_models_optimizers_streams_arrays_and_plain_data_come_back(tmp_path):
+    net, optimizer, rngs = training(0)
+    optimizer.update(net, dx.grad(lambda net: (net.inner(jnp.ones((4, 2))) ** 2).sum())(net))
+    rngs.dropout()
+    table = {
+        "list": [jnp.ones(2, jnp.bfloat16), np.arange(3)],
+        "value": jnp.zeros(2),
+        "count": 3,
+        "rate": 0.5,
+        "on": True,
+    }
+    items = {
+        "net": net,
+        "both": (net, optimizer),
+        "rngs": rngs,
+        "table": table,
+        "step": 12,
+        "names": ["a", {"b": None}],
+    }
+    save(tmp_path / "one" / "c", items, metrics={"loss": 0.25})
+    other, other_optimizer, other_rngs = training(7)
+    fresh = jax.tree.map(lambda leaf: type(leaf)(0) if isinstance(leaf, (int, float)) else leaf * 0, table)
+    into = {"both": (other, other_optimizer), "rngs": other_rngs, "table": fresh, "step": 0, "names": []}
+    found = load(tmp_path / "one" / "c", into)
+    assert_equal(leaves_of(net, optimizer, rngs), leaves_of(other, other_optimizer, other_rngs))
+    assert found["both"][0] is other
+    assert (found["step"], found["names"], found.metrics) == (12, ["a", {"b": None}], {"loss": 0.25})
+    assert jax.tree.map(type, found["table"]) == jax.tree.map(type, fresh)
+    assert_equal(*[list(map(np.asarray, jax.tree.leaves(tree))) for tree in (found["table"], table)])
+    assert found.report
+
+
+def test_a_model_is_rebuilt_from_its_spec_and_other_items_are_states(tmp_path):
+    net = Net(rngs=dx.Rngs(0))
+    save(
+        tmp_path / "c", {"model": net, "table": {"x": [jnp.ones(2), 7, np.zeros(2)], "k": jax.random.key(5)}, "step": 3}
+    )
+    found = load(tmp_path / "c", extra=[Net])
+    assert type(found["model"]) is Net
+    assert_equal(leaves_of(found["model"]), leaves_of(net))
+    assert (found["table"]["x"][0] == 1).all()
+    assert found["table"]["x"][1] == 7
+    assert found["table"]["x"][2].dtype == np.float64
+    assert found["table"]["k"] == jax.random.key(5)
+    assert found["step"] == 3
+
+
+def test_what_does_not_fit_is_one_report_and_nothing_changes(tmp_path):
+    save(tmp_path / "c", {"model": dx.MLP(2, 3, rngs=dx.Rngs(0)), "step": 3})
+    other = dx.MLP(2, 4, rngs=dx.Rngs(1))
+    other.up.bias = None
+    before = leaves_of(other)
+    with pytest.raises(dx.CheckpointError, match="does not fit at 3 paths") as caught:
+        load(tmp_path / "c", {"model": other})
+    for text in ("model.up.kernel: expected shape (2, 4), got shape (2, 3)", "model.down.kernel", "model.up.bias"):
+        assert text in str(caught.value)
+    assert_equal(leaves_of(other), before)
+    with pytest.raises(dx.CheckpointError, match="the checkpoint has no item 'modle'"):
+        load(tmp_path / "c", {"modle": other})
+    report = load(tmp_path / "c", {"model": other}, strict=False).report
+    assert report.taken == ("model.down.bias",)
+
+
+def test_a_part_and_renamed_paths_are_restored(tmp_path):
+    old, new = dx.Linear(2, 3, rngs=dx.Rngs(0)), dx.MLP(2, 3, rngs=dx.Rngs(1))
+    old.bias.value = jnp.ones(3)
+    kernel = new.up.kernel.value
+    save(tmp_path / "c", {"model": old})
+    load(tmp_path / "c", {"model": new}, rename={"model.*": "model.up.*"}, only=dx.PathContains("bias"), strict=False)
+    assert (new.up.bias.value == 1).all()
+    assert (new.up.kernel.value == kernel).all()
+
+
+def test_random_keys_keep_their_implementation(tmp_path):
+    save(tmp_path / "c", {"keys": {"k": jax.random.split(jax.random.key(3), 2)}})
+    found = load(tmp_path / "c", {"keys": {"k": jax.random.split(jax.random.key(0), 2)}})["keys"]["k"]
+    assert (found == jax.random.split(jax.random.key(3), 2)).all()
+    for like in (jax.random.split(jax.random.key(0, impl="rbg"), 2), jnp.zeros((2, 2), jnp.float32)):
+        with pytest.raises(dx.CheckpointError, match="does not fit at 1 path"):
+            load(tmp_path / "c", {"keys": {"k": like}})
+    save(tmp_path / "rbg", {"keys": {"k": jax.random.key(3, impl="rbg")}})
+    with pytest.raises(dx.CheckpointError, match="the value has another type"):
+        load(tmp_path / "rbg", {"keys": {"k": jax.random.key(3, impl="unsafe_rbg")}})
+
+
+@pytest.mark.filterwarnings("ignore")  # of Orbax, which restores on the saved devices
+def test_the_peer_restores_what_was_written_and_the_reverse(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+
+    def model_of(library, seed):
+        class Model(library.Module):
+            def __init__(self, rngs):
+                self.layers = library.List([library.Linear(2, 3, rngs=rngs)])
+                self.norm = library.BatchNorm(3, rngs=rngs)
+                self.dropout = library.Dropout(0.5, rngs=rngs)
+
+        return Model(library.Rngs(params=seed, dropout=seed + 1))
+
+    def optimizer_of(library, model):
+        return library.Optimizer(model, optax.adam(0.1), wrt=library.Param)
+
+    def read(path, target):
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(path, target)
+
+    ours, theirs = model_of(dx, 0), model_of(nnx, 5)
+    save(tmp_path / "ours", {"model": ours, "optimizer": optimizer_of(dx, ours), "step": 12})
+    nnx.update(theirs, read(tmp_path / "ours" / "model", nnx.state(theirs)))
+    state = nnx.state(optimizer_of(nnx, theirs))
+    assert jax.tree.structure(read(tmp_path / "ours" / "optimizer", state)) == jax.tree.structure(state)
+    manager = ocp.CheckpointManager(tmp_path / "run")
+    manager.save(
+        12, args=ocp.args.Composite(model=ocp.args.StandardSave(nnx.state(theirs)), step=ocp.args.JsonSave(12))
+    )
+    manager.close()
+    back = model_of(dx, 9)
+    assert load(tmp_path / "run" / "12", {"model": back, "step": 0})["step"] == 12
+    assert_equal(leaves_of(ours), leaves_of(back))
+    numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(nnx.state(theirs, nnx.Not(nnx.RngState)))]
+    assert_equal([np.asarray(leaf) for leaf in jax.tree.leaves(dx.state(ours, dx.Not(dx.RngState)))], numbers)
+
+
+def start(devices, *arguments):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+
+
+def restore_here(folder):
+    model = dx.Module()
+    model.w, model.half = dx.Param(jnp.zeros((8, 8))), dx.Param(jnp.zeros((8, 8), jnp.bfloat16))
+    load(folder / "c", {"model": model})
+    assert (model.w.value == np.arange(64.0, dtype=np.float32).reshape(8, 8)).all()
+
+
+def test_eight_devices_on_other_meshes_and_on_one_device(tmp_path):
+    finish(start(8, tmp_path))
+    restore_here(tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_write_and_read_their_parts(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    processes = [start(4, tmp_path, number, port) for number in (0, 1)]
+    results = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
+    assert [code for _, code in results] == [0, 0], results
+    restore_here(tmp_path)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0))})
+    other = {"model": dx.Linear(2, 3, rngs=dx.Rngs(1))}
+    with pytest.raises(dx.CheckpointError, match="the path exists already"):
+        save(tmp_path / "c", other)
+    for options in ({"overwrite": True}, {"progress": print}):
+        with pytest.raises(dx.CheckpointError, match="has no overwrite= and no progress="):
+            save(tmp_path / "c", other, **options)
+    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
+        load(tmp_path / "c", other, progress=print)
+    load(tmp_path / "c", other)
+    assert_equal(leaves_of(other["model"]), leaves_of(dx.Linear(2, 3, rngs=dx.Rngs(0))))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("item", [jnp.ones(3), {"x": jnp.zeros((0, 2))}, {"x": jnp.ones(2), "y": "text"}, dx.Module()])
+def test_what_orbax_cannot_store_is_refused_with_its_path(item, tmp_path):
+    with pytest.raises(dx.CheckpointError, match="Orbax stores no texts beside arrays") as caught:
+        save(tmp_path / "c", {"fine": {"x": jnp.ones(2)}, "item": item})
+    assert ", item" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abstract_models_are_refused(tmp_path):
+    with pytest.raises(dx.CheckpointError, match="an abstract model has no arrays to save"):
+        save(tmp_path / "c", {"model": dx.eval_shape(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)))})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the loop that Orbax closes early
+def test_damaged_checkpoints_are_refused_with_their_path(tmp_path):
+    with pytest.raises(dx.CheckpointError, match="there is no checkpoint"):
+        load(tmp_path / "c")
+    with pytest.raises(dx.CheckpointError, match="the folder has no items of Orbax"):
+        load(tmp_path)
+    model = dx.Linear(2, 3, use_bias=False, rngs=dx.Rngs(0))
+    save(tmp_path / "c", {"model": model})
+    with pytest.raises(dx.CheckpointError, match="the folder has no items of Orbax") as caught:
+        load(tmp_path / "c" / "model")
+    assert "into={'model': model}" in str(caught.value)
+    for file in (tmp_path / "c" / "model" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    before = leaves_of(model)
+    with pytest.raises(dx.CheckpointError, match="Orbax could not read the"):
+        load(tmp_path / "c", {"model": model})
+    assert_equal(leaves_of(model), before)
+    (tmp_path / "c" / "model" / "_METADATA").write_text("{")
+    with pytest.raises(dx.CheckpointError, match="Orbax could not read the metadata"):
+        load(tmp_path / "c", {"model": model})
+
+
+def test_the_rest_of_a_killed_process_is_no_checkpoint(tmp_path):
+    save(tmp_path / "c", {"step": 1})
+    rest = (tmp_path / "c").rename(tmp_path / "c.orbax-checkpoint-tmp")
+    with pytest.raises(dx.CheckpointError, match="the checkpoint is not complete"):
+        load(rest)
+    save(tmp_path / "c", {"step": 2})
+    assert load(tmp_path / "c") == {"step": 2}
+
+
+def test_upgrades_need_the_arrays(tmp_path):
+    class Layer(dx.Linear):
+        config_version = 2
+        checkpoint_upgrades = {1: dict}
+
+    save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0))})
+    with pytest.raises(dx.CheckpointError, match="checkpoint_upgrades need the engine of declax"):
+        load(tmp_path / "c", {"model": Layer(2, 3, rngs=dx.Rngs(0))})
+
+
+def test_engines_have_names_and_an_extra(tmp_path, monkeypatch):
+    for call in (lambda: dx.save(tmp_path / "c", {"step": 1}, engine="orbx"), lambda: dx.load(tmp_path, engine="orbx")):
+        with pytest.raises(dx.CheckpointError, match="there is no such engine"):
+            call()
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    with pytest.raises(MissingExtraError, match="orbax-checkpoint is not installed") as caught:
+        save(tmp_path / "c", {"step": 1})
+    assert "declax[orbax]" in str(caught.value)
