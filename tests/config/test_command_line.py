@@ -199,6 +199,7 @@ def test_bytes_on_each_device(run):
     for option, text in {
         ("--mesh", "data"): "--mesh: not names with values",
         ("--mesh", "data=x"): "these are not the sizes of mesh axes",
+        ("--mesh", "data=0"): "these are not the sizes of mesh axes",
         ("--rules", "=x"): "--rules: not names with values",
         ("--optimizer", "adem"): "optax has no such optimizer",
     }.items():

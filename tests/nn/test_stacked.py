@@ -253,6 +253,12 @@ def test_the_axis_has_a_name():
     assert stacked[0].kernel.out_sharding == ("in", "out")
     assert stacked[:2].layers.kernel.out_sharding == ("layers", "in", "out")
 
+    whole = Stacked(sharded, 3, rngs=dx.Rngs(0))
+    whole(jnp.ones(2))
+    for stack in (whole, whole[:2], Stacked.of(whole.unstack())):
+        assert stack.layers.kernel.out_sharding == (None, "in", "out")
+        assert stack[0].kernel.out_sharding == ("in", "out")
+
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "3"])
 def test_numbers_of_layers_are_checked(n):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import jax
@@ -269,6 +270,23 @@ def test_init_sharded(mesh):
     check_equal(model, make())
 
 
+@both
+@pytest.mark.parametrize("axis_name", [None, "layers"])
+def test_the_layers_of_a_stack_keep_their_axes(mesh, axis_name):
+    def stack():
+        names = {"out_sharding": ("embed", "mlp")}
+        build = functools.partial(dx.Linear, 8, 8, use_bias=False, kernel_metadata=names)
+        return dx.Stacked(lambda rngs: build(rngs=rngs), 4, rngs=dx.Rngs(0), axis_name=axis_name)
+
+    with jax.set_mesh(mesh), dx.sharding_rules({**RULES, "layers": None}):
+        eager, made = stack(), dx.init_sharded(stack)
+        moments = dx.Optimizer(eager, optax.adam(1e-3)).opt_state[0].mu
+        declared = dx.get_named_sharding(dx.state(eager), mesh)
+    for array in (eager.layers.kernel.value, made.layers.kernel.value, moments["layers"]["kernel"].value):
+        assert array.sharding.is_equivalent_to(NamedSharding(mesh, P(None, None, "model")), 3)
+    assert declared["layers"]["kernel"].spec == P(None, None, "model")
+
+
 def test_init_sharded_of_a_spec_and_of_a_pair():
     spec = dx.spec(dx.Linear, 8, 4, kernel_metadata={"out_sharding": ("embed", "mlp")})
     layer = dx.init_sharded(spec, rngs=dx.Rngs(0), mesh=MESH, rules=RULES)
@@ -314,6 +332,12 @@ def test_optimizer_sharding_replaces_that_of_the_parameter():
         optimizer = dx.Optimizer(layer, optax.adam(1e-3))
     assert optimizer.opt_state[0].mu["kernel"].value.sharding.spec == P("data", "model")
     assert optimizer.opt_state[0].mu["kernel"].out_sharding == ("data", "model")
+
+
+@pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1}, {"data": "4"}, [("data", 4)], 8])
+def test_bytes_need_the_sizes_of_a_mesh(mesh):
+    with pytest.raises(ShardingError, match="mesh: this is not a mesh"):
+        dx.bytes_per_device(make(), mesh)
 
 
 # ================================================================= abstract models, specs and constraints

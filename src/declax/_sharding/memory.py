@@ -16,7 +16,7 @@ from declax._tree.rendering import bytes_text, dtype_text
 from declax._variables.placement import AnyMesh
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Param
-from declax.errors import format_path
+from declax.errors import ShardingError, format_path
 from declax.training import Optimizer, OptState
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
@@ -82,7 +82,7 @@ def bytes_per_device(
       a hundredth of the bytes of all parameters.
 
     Raises:
-      ShardingError: declared names do not fit the mesh.
+      ShardingError: declared names do not fit the mesh, or an axis has no size.
 
     >>> import declax as dx
     >>> layer = dx.Linear(64, 128, kernel_metadata={"out_sharding": (None, "model")}, rngs=dx.Rngs(0))
@@ -127,4 +127,13 @@ def bytes_per_device(
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
     """A mesh without devices."""
+    given: Any = sizes
+    if not isinstance(given, Mapping) or not all(type(size) is int and size > 0 for size in given.values()):
+        raise ShardingError(
+            "mesh",
+            "this is not a mesh",
+            expected="a Mesh, or the sizes of its axes by name",
+            got=repr(sizes),
+            fix='{"data": 4, "model": 2}',
+        )
     return AbstractMesh(tuple(sizes.values()), tuple(sizes))

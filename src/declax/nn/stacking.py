@@ -67,7 +67,7 @@ class Stacked(Module, Generic[M]):
       rngs: the layers draw from it in turn. A layer that keeps a Rngs gets its own.
       remat: whether the backward pass recomputes activations; or a policy of `jax.checkpoint_policies`.
       unroll: how many layers one step of the loop runs; True for all.
-      axis_name: the name of the layers' axis in the sharding metadata.
+      axis_name: the name of the layers' axis in the sharding metadata; None for an axis that is not split.
 
     Attributes:
       layers: one module with the stacked arrays.
@@ -138,7 +138,7 @@ class Stacked(Module, Generic[M]):
         return cls(_Given(_stack(listed, options.get("axis_name"))), len(listed), **options)
 
     def _metadata(self) -> dict[str, Any]:
-        return {} if self.axis_name is None else {PARTITION_NAME: self.axis_name}
+        return {PARTITION_NAME: self.axis_name}
 
     def __call__(self, x: X, *args: Any, **kwargs: Any) -> X:
         """Runs the layers one after the other.
@@ -250,9 +250,8 @@ class Stacked(Module, Generic[M]):
     def _layer(self, number: int) -> M:
         graphdef, arrays = split(self.layers)
         layer: M = merge(graphdef, jax.tree.map(lambda leaf: leaf[number], arrays))
-        if self.axis_name is not None:
-            for variable in _variables(layer):
-                variable.remove_axis(0, self.axis_name)
+        for variable in _variables(layer):
+            variable.remove_axis(0, self.axis_name)
         return layer
 
     def unstack(self) -> List[M]:
@@ -445,9 +444,8 @@ def _stack(layers: list[Any], axis_name: str | None) -> Any:
         made = merge(graphdef, jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts))
     except ValueError as error:
         raise LayerError("Stacked.of", "the layers have arrays of different shapes", why=str(error)) from None
-    if axis_name is not None:
-        for variable in _variables(made):
-            variable.add_axis(0, axis_name)
+    for variable in _variables(made):
+        variable.add_axis(0, axis_name)
     return made
 
 
