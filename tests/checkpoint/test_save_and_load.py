@@ -318,6 +318,8 @@ def test_only_some_leaves(tmp_path):
     assert report.taken == ("model.hidden.bias", "model.hidden.kernel")
     assert_equal(values(target.hidden), values(saved.hidden))
     assert_equal(values(target.norm, target.drop), before)
+    with pytest.raises(CheckpointError, match="only: the filter selects no leaf of the target"):
+        dx.load(tmp_path / "c", into={"model": target}, only=dx.PathContains("hiden"))
 
 
 # --- names that have changed --------------------------------------------------------

@@ -69,8 +69,9 @@ def test_what_is_refused(tmp_path):
     for step in (5, 4):
         with pytest.raises(CheckpointError, match=f"step {step} is not above the last one"):
             checkpoints.save(step, items(step), metrics={"loss": 1.0})
-    with pytest.raises(CheckpointError, match="there is no checkpoint 3"):
-        checkpoints.load(3)
+    for step in (3, "worst"):
+        with pytest.raises(CheckpointError, match=f"there is no checkpoint {step!r}"):
+            checkpoints.load(step)
     assert checkpoints.steps() == [5]
 
 
@@ -80,6 +81,7 @@ def test_a_second_writer_gets_an_error(tmp_path):
     with pytest.raises(CheckpointError, match="another writer uses this folder") as caught:
         second.save(1, items(1))
     assert "process" in str(caught.value)
+    assert "checkpoints.close()" in str(caught.value)
     assert second.load()["step"] == 0
     first.close()
     second.save(1, items(1))

@@ -341,6 +341,12 @@ def test_saving_is_strict(tmp_path):
         dx.save_weights(model, tmp_path / "m.bin")
     with pytest.raises(WeightsError, match=r"save_weights: \.npz files cannot hold 'kernel'"):
         dx.save_weights(dx.Linear(2, 2, param_dtype=jnp.bfloat16, rngs=dx.Rngs(0)), tmp_path / "m.npz", only=KERNEL)
+    with pytest.raises(WeightsError, match=r"dtype: this is no floating-point dtype"):
+        dx.save_weights(model, file, dtype="int8")
+    same = dx.Dict({"a.b": model, "a": dx.Dict({"b": dx.Linear(2, 2, rngs=dx.Rngs(1))})})
+    for use in (dx.save_weights, dx.load_weights):
+        with pytest.raises(WeightsError, match=r"two parameters have the name 'a\.b\.bias'"):
+            use(same, tmp_path / "m.npz")
     assert list(tmp_path.iterdir()) == []
     dx.save_weights(model, file)
     with pytest.raises(WeightsError, match=r"save_weights: .*m\.safetensors exists"):

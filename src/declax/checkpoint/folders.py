@@ -40,7 +40,8 @@ class Claim:
         except BlockingIOError:
             holder = os.read(self._descriptor, 200).decode("utf-8", "replace")
             self.release()
-            raise CheckpointError(str(folder), "another writer uses this folder", got=holder or None) from None
+            fix = "checkpoints.close()        # of the Checkpoints that wrote there"
+            raise CheckpointError(str(folder), "another writer uses this folder", got=holder or None, fix=fix) from None
         except OSError as error:
             self.release()
             raise CheckpointError(str(self._path), "the file cannot be locked", got=error.strerror) from error

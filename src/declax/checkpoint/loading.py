@@ -103,8 +103,8 @@ def load(
     Raises:
       MissingExtraError: the engine is not installed.
       CheckpointError: the checkpoint is damaged or incomplete; or it does not fit, with all paths that are missing,
-        unexpected or have another shape or dtype; or a spec names a class that is neither in `extra` nor registered.
-        Nothing is changed.
+        unexpected or have another shape or dtype; or `only` selects nothing; or a spec names a class that is neither
+        in `extra` nor registered. Nothing is changed.
 
     >>> import declax as dx
     >>> dx.save("step_13", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "step": 13})
@@ -335,6 +335,8 @@ def _matched(
         found.append(chosen)
         reports.append(report)
     report = joined(reports)
+    if only is not None and strict and not (report.taken or report.problems):
+        raise CheckpointError(str(folder), "only: the filter selects no leaf of the target", got=repr(only))
     if strict and not report:
         count = len(report.problems)
         raise CheckpointError(

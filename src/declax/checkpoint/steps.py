@@ -189,7 +189,7 @@ class Checkpoints:
         Raises:
           CheckpointError: as for `load`; or there is no such step.
         """
-        found = {"latest": self.latest, "best": self.best}[step] if isinstance(step, str) else step
+        found = {"latest": self.latest, "best": self.best}.get(step) if isinstance(step, str) else step
         if found is None or found not in self.steps():
             known = ", ".join(map(str, self.steps())) or "nothing"
             raise CheckpointError(str(self.folder), f"there is no checkpoint {step!r}", expected=known)

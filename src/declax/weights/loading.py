@@ -287,8 +287,8 @@ def save_weights(
       dtype: the dtype of floating-point tensors in the file; None keeps that of the parameters.
 
     Raises:
-      WeightsError: the map is wrong, parameters have no entry in it, two of them have one name, the file exists, or the
-        model is abstract.
+      WeightsError: the map is wrong, parameters have no entry in it, two of them have one name, `dtype` is no
+        floating-point dtype, the file exists, or the model is abstract.
       CheckpointError: the file cannot be written, or cannot hold a dtype.
 
     >>> import declax as dx
@@ -297,6 +297,8 @@ def save_weights(
     >>> sorted(dx.load_weights(model, "plain.safetensors").filled)
     ['bias', 'kernel']
     """
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.inexact):
+        raise WeightsError("save_weights, dtype", "this is no floating-point dtype", got=repr(dtype))
     parameters = Parameters.of(model, only)
     abstract = [path for path, leaf in parameters.leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]
     if abstract:

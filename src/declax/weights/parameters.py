@@ -17,7 +17,7 @@ from declax._graph.iteration import iter_graph
 from declax._random.streams import RngState
 from declax._typing import Path
 from declax._variables.variable import Cache, Intermediate, Perturbation
-from declax.errors import format_path
+from declax.errors import WeightsError, format_path
 from declax.nn.stacking import Stacked
 
 IS_WEIGHT: Final[Filter] = Not(AnyOf(RngState, Cache, Intermediate, Perturbation))
@@ -57,7 +57,7 @@ class Parameters(NamedTuple):
 
     @staticmethod
     def of(model: Any, only: Filter | None) -> Parameters:
-        """Reads a model, which may be abstract."""
+        """Reads a model, which may be abstract; raises if two parameters have one name."""
         stacks = {path: stack.length for path, stack in iter_graph(model) if isinstance(stack, Stacked)}
         selected = state(model, IS_WEIGHT if only is None else only)
         every = state(model)
@@ -67,7 +67,11 @@ class Parameters(NamedTuple):
         for path, leaf in zip(every.paths, every.leaves, strict=True):
             if not _is_array(leaf):
                 continue
-            whole[name_of(path)] = _parameter(path, (), path, leaf)
+            name = name_of(path)
+            if name in whole:
+                places = f"{whole[name].shown} and {format_path(path)}"
+                raise WeightsError("weights", f"two parameters have the name {name!r}", got=places)
+            whole[name] = _parameter(path, (), path, leaf)
             split = {name_of(shown): _parameter(path, index, shown, leaf) for index, shown in _layers(path, stacks)}
             layers |= split
             names[path] = list(split)
