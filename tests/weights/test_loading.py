@@ -347,6 +347,8 @@ def test_saving_is_strict(tmp_path):
     for use in (dx.save_weights, dx.load_weights):
         with pytest.raises(WeightsError, match=r"two parameters have the name 'a\.b\.bias'"):
             use(same, tmp_path / "m.npz")
+        with pytest.raises(WeightsError, match="only: the filter selects no parameter"):
+            use(model, tmp_path / "m.npz", only=dx.PathContains("kernl"))
     assert list(tmp_path.iterdir()) == []
     dx.save_weights(model, file)
     with pytest.raises(WeightsError, match=r"save_weights: .*m\.safetensors exists"):

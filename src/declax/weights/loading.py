@@ -102,7 +102,7 @@ def load_weights(
 
     Raises:
       WeightsError: the map is wrong; or tensors are unused or do not fit, or parameters are unfilled. It lists all of
-        them. Nothing is changed.
+        them. Or `only` selects nothing. Nothing is changed.
       CheckpointError: a file is missing or invalid.
 
     >>> import declax as dx

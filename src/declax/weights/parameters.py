@@ -57,7 +57,7 @@ class Parameters(NamedTuple):
 
     @staticmethod
     def of(model: Any, only: Filter | None) -> Parameters:
-        """Reads a model, which may be abstract; raises if two parameters have one name."""
+        """Reads a model, which may be abstract; raises if two parameters have one name or `only` selects none."""
         stacks = {path: stack.length for path, stack in iter_graph(model) if isinstance(stack, Stacked)}
         selected = state(model, IS_WEIGHT if only is None else only)
         every = state(model)
@@ -76,6 +76,8 @@ class Parameters(NamedTuple):
             layers |= split
             names[path] = list(split)
         leaves = {path: leaf for path, leaf in zip(selected.paths, selected.leaves, strict=True) if path in names}
+        if only is not None and not leaves:
+            raise WeightsError("weights, only", "the filter selects no parameter", got=repr(only))
         return Parameters({**layers, **whole}, leaves, {path: names[path] for path in leaves})
 
     def is_selected(self, name: str) -> bool:
