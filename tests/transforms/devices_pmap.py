@@ -205,16 +205,16 @@ def test_an_axis_is_named_in_the_sharding_outside():
         return dx.Param(x * jnp.ones(2), sharding=("model",))
 
     made = make(jnp.arange(4.0))
-    assert made.sharding == ("layers", "model")
+    assert made.out_sharding == ("layers", "model")
     seen = []
 
     @pmap(transform_metadata={PARTITION_NAME: "layers"})
     def read(p):
-        seen.append(p.sharding)
+        seen.append(p.out_sharding)
         p.value = p.value + 1
 
     read(made)
-    assert (seen, made.sharding) == ([("model",)], ("layers", "model"))
+    assert (seen, made.out_sharding) == ([("model",)], ("layers", "model"))
     assert made.value.tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 

@@ -308,9 +308,9 @@ class StoredKeys:
             raise CheckpointError(where, "the data are not those of random keys", got=describe(content))
         self.implementation = implementation
         self.content = content
-        self.nbytes = content.nbytes
-        self.dtype = key.dtype
-        self.shape = content.shape[: content.ndim - data.ndim]
+        self.nbytes: int = content.nbytes
+        self.dtype: jnp.dtype = key.dtype
+        self.shape: tuple[int, ...] = content.shape[: content.ndim - data.ndim]
 
     def __getitem__(self, index: Any) -> Any:
         index = index if isinstance(index, tuple) else (index,)

@@ -60,7 +60,7 @@ class Checkpoints:
         best_mode: Literal["min", "max"] = "min",
         every: int = 1,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         for name, value in (("keep", keep), ("every", every)):
             if value is not None and (type(value) is not int or value < 1):
                 problem = f"{name} must be an int of at least 1"

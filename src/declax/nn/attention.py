@@ -81,6 +81,11 @@ class _Heads(Module):
     _kv_features = _or(in_kv_features, in_features)
     _head_features = _features_of_head(num_heads, _kv_heads, _or(qkv_features, in_features))
 
+    def _resolve_sizes(self) -> None:
+        self.qkv_features = self.num_heads * self._head_features
+        self.out_features = self.in_features if self.out_features is None else self.out_features
+        self.num_kv_heads, self.in_kv_features = self._kv_heads, self._kv_features
+
 
 def _to_heads(in_features: int, num_heads: int, kernel: Made, bias: Made, rngs: Rngs) -> LinearGeneral:
     """Declares the map of an input to queries, keys or values."""
@@ -235,9 +240,7 @@ class MultiHeadAttention(_Heads):
         keep_rngs: bool,
         *_: object,
     ) -> None:
-        self.qkv_features = self.num_heads * self._head_features
-        self.out_features = self.in_features if self.out_features is None else self.out_features
-        self.num_kv_heads, self.in_kv_features = self._kv_heads, self._kv_features
+        self._resolve_sizes()
         stream = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
         self.rngs = stream  # pyright: ignore[reportAttributeAccessIssue]  # an InitVar has this name too
 

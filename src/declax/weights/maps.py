@@ -28,7 +28,7 @@ class Pattern:
             raise WeightsError(
                 f"pattern {text!r}", "a brace does not belong to a capture", expected="{name} or {name*}"
             )
-        self.captures = frozenset(name.removesuffix("*") for name in literals[1::2])
+        self.captures: frozenset[str] = frozenset(name.removesuffix("*") for name in literals[1::2])
         self._regex = re.compile(self._source(literals))
 
     @staticmethod
