@@ -7,10 +7,13 @@ import json
 import os
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import time
+import tomllib
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -325,12 +328,21 @@ def test_a_hundred_thousand_mutations(part):
 @pytest.mark.slow
 @pytest.mark.timed
 def test_structuring_a_config_of_96_blocks_is_quick():
+    """The bar is 10 ms, where the standard library parses the same file in 4.75 ms; here its time is the unit."""
     blocks = [copy.deepcopy(block) for _ in range(48) for block in models.GOOD["blocks"]]
     config = {**models.GOOD, "blocks": blocks}
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        spec = dx.spec_from_config(models.Transformer, config)
-        times.append(time.perf_counter() - start)
-    assert len(spec.arguments["blocks"]) == 96
-    assert min(times) < 0.010
+    text = format_toml(config)
+    assert len(dx.spec_from_config(models.Transformer, config).arguments["blocks"]) == 96
+    assert tomllib.loads(text) == config
+    ratios = []
+    for _ in range(30):
+        structuring = seconds(lambda: dx.spec_from_config(models.Transformer, config))
+        ratios.append(structuring / seconds(lambda: tomllib.loads(text)))
+    assert statistics.median(ratios) < 10 / 4.75
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The processor time of some work: other programs do not count."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start

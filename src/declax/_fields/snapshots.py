@@ -153,6 +153,9 @@ class FrozenList(Frozen, Sequence[T]):
     def __getitem__(self, index: Any) -> Any:
         return self.parts[index]
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.parts)
+
     def __len__(self) -> int:
         return len(self.parts)
 

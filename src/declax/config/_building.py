@@ -69,7 +69,7 @@ class SpecVisitor:
         if target in self._open and target not in self.made:
             within = [p for p in self._open if p and (p[: len(target)] == target or target[: len(p)] == p)]
             raise cycle_error(self.root, path, ["/" + "/".join(map(str, p)) for p in [*within, target]])
-        is_ahead = target not in self.made
+        is_ahead = not any(target[:n] in self.made for n in range(len(target) + 1))
         if is_ahead and (self._ahead >= MAX_AHEAD or len(self._open) >= MAX_OPEN):
             raise chain_error(self.root, path)
         self._ahead += is_ahead
@@ -250,6 +250,12 @@ class _RefCheck(SpecVisitor):
         self.context = context
         self.readers = {path: reader for path, _, reader in context.refs}
         self._cycles: set[frozenset[str]] = set()
+
+    def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
+        if isinstance(value, SpecData) and not value.has_refs:
+            self.made[path] = None
+            return None
+        return super().value(value, path, reader)
 
     def kept(self, spec: SpecData, path: Path) -> Any:
         _RefCheck(spec, self.context, (*self.start, *path)).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -368,18 +367,18 @@ class _Freezing:
             return SpecData.of_values(value, {})
         if isinstance(value, PartOverride):
             return SpecData.of_values(value.part, value.arguments)
-        name = type_name(type(value))
-        if name in ("Rngs", "RngStream") and type(value).__module__.startswith("declax._random"):
-            raise _rngs_given(self._where(()), path)
-        if isinstance(value, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
-            noun, fix = "an array", "array.tolist() for a few numbers; make a large array in __post_init__"
-        elif isinstance(value, (Pytree, Variable)):
-            noun, fix = "a model", f"dx.spec({name}, ...), or dx.spec_of(model)"
-        else:
-            with contextlib.suppress(TypeError):
+        cls: Any = type(value)
+        refused = _refused(cls)
+        if refused is None:
+            try:
                 hash(value)
+            except TypeError:
+                refused = "a mutable object", "a tuple or list of its contents"
+            else:
                 return value
-            noun, fix = "a mutable object", "a tuple or list of its contents"
+        noun, fix = refused
+        if noun == _STREAMS:
+            raise _rngs_given(self._where(()), path)
         raise ConfigError(
             self._where(path),
             f"a spec cannot hold {noun}",
@@ -388,6 +387,20 @@ class _Freezing:
             why="specs are compared, hashed and written to files by value",
             fix=fix,
         )
+
+
+_STREAMS: Final = "random streams"
+
+
+@functools.lru_cache(maxsize=4096)
+def _refused(cls: type) -> tuple[str, str] | None:
+    """The noun for a class whose objects no spec holds, and what to write instead; None for other classes."""
+    name = type_name(cls)
+    if name in ("Rngs", "RngStream") and cls.__module__.startswith("declax._random"):
+        return _STREAMS, ""
+    if issubclass(cls, (np.ndarray, jax.Array, Tracer, jax.ShapeDtypeStruct)):
+        return "an array", "array.tolist() for a few numbers; make a large array in __post_init__"
+    return ("a model", f"dx.spec({name}, ...), or dx.spec_of(model)") if issubclass(cls, (Pytree, Variable)) else None
 
 
 def freeze(value: Any) -> Any:
@@ -426,10 +439,10 @@ def key_of(value: Any) -> Hashable:
     kind = type(value)
     if kind is float:
         return (float, value) if math.isfinite(value) and value != 0 else (float, repr(value))
-    if isinstance(value, (SpecData, Expression)):
-        return (SpecData, value) if isinstance(value, SpecData) else (kind, id(value))
     if kind in _ATOMS or kind is Ref:
         return (kind, repr(value)) if kind is complex else (kind, value)
+    if isinstance(value, (SpecData, Expression)):
+        return (SpecData, value) if isinstance(value, SpecData) else (kind, id(value))
     if kind is tuple or kind is FrozenList:
         return (kind, *[key_of(item) for item in value])
     if kind is FrozenDict:

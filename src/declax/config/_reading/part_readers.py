@@ -47,7 +47,7 @@ from declax.config._reading.readers import (
     plain,
     read_ref,
 )
-from declax.config._reading.versions import MIGRATE, VERSION, removal_of, upgraded
+from declax.config._reading.versions import MIGRATE, VERSION, removal_of, upgraded, version_of
 from declax.config.problems import KIND, REF, Path, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.errors import ConfigError, DeclaxError
@@ -336,6 +336,7 @@ class CallReader:
                 fix="rename the parameter",
             )
         self.called: Any = called(target)
+        version_of(self.called)  # refuses a wrong one
         bindings = bindings_of(self.called if annotation is None else annotation)
         self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra

@@ -28,9 +28,11 @@ def version_of(target: Any) -> int:
 
 def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context) -> Mapping[str, Any] | None:
     """The table in the current version; without ``$version`` it is current, or 1 when migrating. None if invalid."""
-    current = version_of(target)
     given = table.get(VERSION)
-    if given is None and not (context.migrate and current > 1):
+    if given is None and not context.migrate:
+        return table
+    current = version_of(target)
+    if given is None and current == 1:
         return table
     version = 1 if given is None else given
     if type(version) is not int or version < 1:
