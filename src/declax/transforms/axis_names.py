@@ -13,13 +13,14 @@ import jax
 from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
 from declax._variables.metadata import AXES, names_of_axes
+from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, look_like
+from declax.transforms._engine.lift import Call, Outcome, look_like
 from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
-from declax.transforms._engine.structure import Mode, is_root
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.structure import Mode, Structure, is_root, names_of_outputs
+from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,8 +49,8 @@ def transform_metadata(
     """Removes the name of a mapped axis from the shardings of Variables while a function runs.
 
     Use it between a function and the transform that maps it, with the same axes; ``vmap(...,
-    transform_metadata={dx.PARTITION_NAME: partition})`` is shorter. Variables that the function creates and returns,
-    or adds to its arguments, get the name.
+    transform_metadata={dx.PARTITION_NAME: partition})`` is shorter, and on a mesh splits new Variables along the axis
+    too. Variables that the function creates and returns, or adds to its arguments, get the name.
 
     Args:
       f: the function; omit it to use this as a decorator with options.
@@ -105,6 +106,29 @@ def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[st
     if not metadata:
         return function
     return _named(Closure(function), axes, metadata[PARTITION_NAME], Mode())
+
+
+def place_new(structure: Structure, outcome: Outcome) -> Outcome:
+    """The outcome of a mapped function, with new Variables where their names say, now that these have the axis.
+
+    Raises:
+      ShardingError: the names do not fit the mesh.
+    """
+    change = outcome.plan.change
+    if change is None:
+        return outcome
+    known = leaf_origins(structure, change) if structure.graphdef is not None else {}
+    made = {
+        position: leaf_def[1]
+        for place, position in new_values(outcome.plan).items()
+        if place not in known and (leaf_def := change.graphdef.definition.leaf_defs[place]) is not None
+    }
+    if all(metadata.axes is None for metadata in made.values()):
+        return outcome
+    names, new = names_of_outputs(structure, outcome.plan), list(outcome.new)
+    for position, metadata in made.items():
+        new[position] = placed(names[position], new[position], metadata)
+    return Outcome(outcome.plan, tuple(new), outcome.output)
 
 
 _Found = dict[int, tuple[Variable[Any], Any]]

@@ -61,7 +61,7 @@ def pmap(
       static_broadcasted_argnums: hashable arguments that are compiled in.
       devices, backend, axis_size: as in `jax.pmap`.
       donate_argnums: arguments whose buffers may be reused; of a model, those of the Variables that are set.
-      transform_metadata: as in `vmap`.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables.
       graph, graph_updates: as in `jit`.
 
     Returns:

@@ -32,7 +32,7 @@ from declax.transforms._engine.prefixes import (
 )
 from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
 from declax.transforms._engine.tracing import TracedFunction, checked_function, new_values, output_tree
-from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def scan(
         selects the axes of a model's leaves by filter. A keyword argument has the axis of its position, or
         axis 0 if it has no position.
       out_axes: likewise for the result, without None.
-      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables, and on a
+        mesh splits new ones by this name too.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -163,7 +164,7 @@ class Scanned(Wrapped[P, R]):
             self._seen = self._closed_over(call.captures)  # the function may rebind what it closes over, as a counter
         if self._calls_back:
             wait(outcome)
-        return outcome
+        return place_new(call.structure, outcome) if self._metadata else outcome
 
     def _program_of(self, structure: Structure, captures: Captures | None) -> Callable[..., Outcome]:
         """The compiled steps for one structure, kept while the function closes over the same values without tracers."""

@@ -43,7 +43,7 @@ from declax.transforms._engine.structure import (
     note_tracers,
 )
 from declax.transforms._engine.tracing import checked_function
-from declax.transforms.axis_names import check_metadata, name_axes
+from declax.transforms.axis_names import check_metadata, name_axes, place_new
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -87,7 +87,8 @@ def vmap(
         position, or axis 0 if it has no position.
       out_axes: likewise for the result.
       axis_name, axis_size, spmd_axis_name: as in `jax.vmap`.
-      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables.
+      transform_metadata: ``{dx.PARTITION_NAME: name}`` names the axis in the sharding metadata of Variables, and on a
+        mesh splits new ones by this name too.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -130,7 +131,8 @@ def vmap(
             except jax.errors.ConcretizationTypeError as error:
                 note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
                 raise
-            return from_groups(result)
+            outcome = from_groups(result)
+            return place_new(call.structure, outcome) if transform_metadata else outcome
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             return run(lambda: Call(args, kwargs, mode, closure.find()), map_over)
