@@ -185,23 +185,56 @@ def test_rules_of_a_variable():
 # ================================================================= errors
 
 MISFITS = {
-    "'mpl' has no rule, and is no axis of the mesh; did you mean 'mlp'?": ((8, 8), ("mpl", None), RULES),
-    "its rule names 'models', which is no axis of the mesh": ((8, 8), ("mlp", None), {"mlp": "models"}),
-    "its size 6 is not divisible by 4, the size of mesh axis 'data'": ((6, 8), ("batch", None), RULES),
+    "'mpl' has no rule, and is no axis of the mesh; did you mean 'mlp'?": (
+        (8, 8),
+        ("mpl", None),
+        RULES,
+        "dx.sharding_rules({..., 'mpl': None})        # or one of the mesh axes 'data', 'model'",
+    ),
+    "its rule names 'models', which is no axis of the mesh": (
+        (8, 8),
+        ("mlp", None),
+        {"mlp": "models"},
+        "dx.sharding_rules({..., 'mlp': None})        # or one of the mesh axes 'data', 'model'",
+    ),
+    "its size 6 is not divisible by 4, the size of mesh axis 'data'": (
+        (6, 8),
+        ("batch", None),
+        RULES,
+        'dx.sharding_rules(rules, otherwise="replicate")        # or a size that is a multiple of 4',
+    ),
     "its size 4 is not divisible by 8, the size of mesh axis ('data', 'model')": (
         (4,),
         ("all",),
         {"all": ("data", "model")},
+        'dx.sharding_rules(rules, otherwise="replicate")        # or a size that is a multiple of 8',
     ),
-    "mesh axis 'model' splits dimension 0 already": ((8, 8), ("mlp", "model"), RULES),
-    "has 3 entries, for an array of shape (8, 8)": ((8, 8), (None, None, "mlp"), RULES),
+    "mesh axis 'model' splits dimension 0 already": (
+        (8, 8),
+        ("mlp", "model"),
+        RULES,
+        "out_sharding=('mlp', None)        # or rules with another mesh axis for one of the two",
+    ),
+    "mesh axis 'data' splits dimension 0 already": (
+        (16, 8),
+        (("data", "data"), None),
+        RULES,
+        "out_sharding=(None, None)        # or rules with another mesh axis for one of the two",
+    ),
+    "has 3 entries, for an array of shape (8, 8)": (
+        (8, 8),
+        (None, None, "mlp"),
+        RULES,
+        "out_sharding=(None, None)        # an entry for each dimension",
+    ),
 }
+"""For what is wrong: a shape, names, rules, and the line that changes it."""
 
 
 @both
 @pytest.mark.parametrize("text", MISFITS)
 def test_what_does_not_fit_is_an_error_with_path_and_dimension(text, mesh):
-    shape, names, rules = MISFITS[text]
+    shape, names, rules, fix = MISFITS[text]
 
     class Model(dx.Module):
         def __init__(self):
@@ -210,37 +243,95 @@ def test_what_does_not_fit_is_an_error_with_path_and_dimension(text, mesh):
     with jax.set_mesh(mesh), dx.sharding_rules(rules), pytest.raises(ShardingError) as caught:
         Model()
     assert text in str(caught.value)
-    with dx.use_eager_sharding(False), pytest.raises(ShardingError) as caught:
+    assert caught.value.fix == fix
+    with pytest.raises(ShardingError) as caught:
         dx.init_sharded(Model, mesh=mesh, rules=rules)
     assert text in str(caught.value)
     assert "part.kernel: " in str(caught.value)
+    assert caught.value.fix == fix
 
 
 def test_all_misfits_are_listed():
     refused = pytest.raises(ShardingError, match="the declared sharding does not fit the mesh")
-    with jax.set_mesh(mesh_of(1, 8)), dx.use_eager_sharding(False), refused as caught:
-        dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)), rules=RULES)
+    with jax.set_mesh(mesh_of(1, 8)), refused as caught:
+        dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)), rules={**RULES, "embed": "embeds"})
+    assert "up: dimension 0 of (8, 12), 'embed'" in str(caught.value)
     assert "up: dimension 1 of (8, 12), 'mlp'" in str(caught.value)
     assert "down: dimension 0 of (12, 8), 'mlp'" in str(caught.value)
+    assert sorted(caught.value.fix.splitlines(), reverse=True) == [
+        "dx.sharding_rules({..., 'embed': None})        # or one of the mesh axes 'data', 'model'",
+        'dx.sharding_rules(rules, otherwise="replicate")        # or a size that is a multiple of 8',
+    ]
 
 
-def test_what_does_not_fit_is_replicated_on_request_and_reported_once():
-    with (
-        jax.set_mesh(mesh_of(1, 8)),
-        dx.use_eager_sharding(False),
-        dx.sharding_rules(RULES, otherwise="replicate"),
-        warnings.catch_warnings(record=True) as seen,
-    ):
-        warnings.simplefilter("default")
-        model = dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)))
-    assert [warning.category for warning in seen] == [ReplicationWarning]
-    assert "up: dimension 1" in str(seen[0].message)
+def test_other_shardings_replace_names_that_do_not_fit():
+    everywhere = dx.StateSharding({...: P()})
+    model = dx.init_sharded(lambda: MLP(8, 12, rngs=dx.Rngs(0)), mesh=mesh_of(1, 8), shardings=everywhere)
     assert model.up.value.sharding.is_fully_replicated
 
 
+@pytest.mark.parametrize("make", [lambda f: f(), dx.init_sharded], ids=["eager", "init_sharded"])
+def test_what_does_not_fit_is_replicated_on_request_and_reported_once(make):
+    def made():
+        model = MLP(8, 12, rngs=dx.Rngs(0))
+        return model, dx.Optimizer(model, optax.adam(1e-3))
+
+    def reports():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            model, _ = make(made)
+        assert model.up.value.sharding.is_fully_replicated
+        assert {warning.category for warning in seen} <= {ReplicationWarning}
+        return "\n".join(str(warning.message) for warning in seen)
+
+    with jax.set_mesh(mesh_of(1, 8)):
+        for _ in range(2):
+            with dx.sharding_rules(RULES, otherwise="replicate"):
+                first, second = reports(), reports()
+            assert first.count("dimension 1 of (8, 12), 'mlp'") == first.count("dimension 0 of (12, 8), 'mlp'") == 1
+            assert not second
+
+
+def test_inner_rules_replace_outer_ones():
+    """As those of the peer do."""
+    with jax.set_mesh(MESH), dx.sharding_rules({"row": "data", "col": "model"}):
+        with dx.sharding_rules({"row": "model"}):
+            assert dx.Param(jnp.ones((8, 4)), out_sharding=("row", None)).sharding.spec == P("model", None)
+            with pytest.raises(ShardingError, match="'col' has no rule"):
+                dx.Param(jnp.ones((8, 4)), out_sharding=("row", "col"))
+        assert dx.Param(jnp.ones((8, 4)), out_sharding=("row", "col")).sharding.spec == P("data", "model")
+
+
+def test_arguments_that_are_none():
+    model, state = make(), dx.state(make())
+    with pytest.raises(ShardingError, match="init_sharded: this makes no model"):
+        dx.init_sharded(3, mesh=MESH)
+    with pytest.raises(ShardingError, match="a model that exists has its arrays already"):
+        dx.init_sharded(model, mesh=MESH)
+    for mesh in (3, {"data": 8}, MESH.abstract_mesh):
+        with pytest.raises(ShardingError, match="init_sharded: this is not a mesh of devices"):
+            dx.init_sharded(make, mesh=mesh)
+    for shardings in (3, lambda model: P("data"), dx.State({"up": P()})):
+        with pytest.raises(ShardingError, match=r"init_sharded\.shardings: these are not shardings by filter"):
+            dx.init_sharded(make, mesh=MESH, rules=RULES, shardings=shardings)
+    with pytest.raises(ShardingError, match=r"bytes_per_device\.shardings: these are not shardings"):
+        dx.bytes_per_device(model, MESH, shardings=3)
+    for function, where in (
+        (lambda: dx.fsdp(model, mesh=3), "fsdp"),
+        (lambda: dx.get_named_sharding(state, {"data": 4}), "get_named_sharding"),
+        (lambda: dx.get_abstract_model(make, None), "get_abstract_model"),
+        (lambda: dx.Param(jnp.ones(8), out_sharding=("data",), mesh=3), "the metadata mesh"),
+    ):
+        with pytest.raises(ShardingError, match=f"{where}: this is not a mesh"):
+            function()
+    with pytest.raises(ShardingError, match=r"fsdp\.min_size: this is not a number of elements"):
+        dx.fsdp(model, mesh=MESH, min_size="large")
+
+
 def test_rules_that_are_none():
-    with pytest.raises(ShardingError, match="this is not a rule"):
-        dx.sharding_rules({"embed": 3})
+    for rules in ({"embed": 3}, None, 3, "ab", [("a", "b", "c")], {3: "data"}):
+        with pytest.raises(ShardingError, match="this is not a rule"):
+            dx.sharding_rules(rules)
     with pytest.raises(ShardingError, match="unknown choice"):
         dx.sharding_rules({}, otherwise="ignore")
     with jax.set_mesh(MESH), pytest.raises(ShardingError, match="this does not name the axes of an array"):

@@ -29,6 +29,7 @@ from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import TRACE_KEY
 from declax._typing import Path
+from declax._variables.placement import beside, is_committed
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import set_raw, write_all_raw
 from declax.errors import GraphError, describe, format_path, type_name
@@ -116,7 +117,8 @@ def update(
 
     A State may have only some of the paths. Dtypes may differ. If several
     States have a path, the last one counts. A ref of the graph stays, and
-    is written to in its own dtype.
+    is written to in its own dtype. An array that is committed to devices
+    gives its place to a new one that is not.
 
     Args:
       node: a model, or a container of models.
@@ -168,6 +170,7 @@ def update(
 
 _raw_value = attrgetter("_raw")
 _shape = attrgetter("shape")
+_is_committed = attrgetter("committed")
 
 
 def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
@@ -179,12 +182,15 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
         variables = [variables[position] for position in fit.positions.values()]
     if binding.plain is not None and any(variable is None for variable in variables):
         return False
+    are_many = jax.device_count() > 1  # devices
     old: list[Any] = []  # dies when all are written: what dies may run code of users
     for start in range(0, len(new), BATCH):  # what a batch touches stays in the caches of the processor
         before, after = list(map(_raw_value, variables[start : start + BATCH])), new[start : start + BATCH]
         if not all(map(_is_numeric_class, {*map(type, before), *map(type, after)})):
             return False
         if list(map(_shape, before)) != list(map(_shape, after)):
+            return False
+        if are_many and not all(map(_is_committed, after)) and any(map(_is_committed, before)):
             return False
         old += before
     write_all_raw(variables, new)
@@ -224,6 +230,7 @@ def _collect_writes(
                 continue
             if is_ref(leaf) and not is_ref(old[position]):
                 leaf = leaf[...]  # a ref lends its value
+            leaf = leaf if is_committed(leaf) else beside(old[position], leaf)
             writes[position] = (leaf, definition.leaf_defs[index])
     return writes, mismatches
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
+from jax.sharding import AbstractMesh
 
 from declax._graph.nodes import plain_key
-from declax._state.definition import StateDef
+from declax._state.definition import LeafDef, StateDef
+from declax._typing import Path, Shape
 from declax._variables.metadata import AXES, EMPTY, Metadata
 from declax._variables.placement import (
     AnyMesh,
     Misfit,
+    checked_mesh,
     declared_sharding,
     declared_spec,
     make_spec,
@@ -20,7 +23,7 @@ from declax._variables.placement import (
     report,
 )
 from declax._variables.variable import Variable
-from declax.errors import format_path
+from declax.errors import ShardingError, describe, format_path
 from declax.transforms._engine.prefixes import StateSharding, label_at
 
 A = TypeVar("A")
@@ -47,15 +50,21 @@ def get_partition_spec(tree: A) -> A:
     ...     dx.get_partition_spec(dx.state(model))["kernel"].value
     P(None, 'model')
     """
-    return _map(tree, lambda where, metadata, value: declared_spec(metadata, where))
+    return _map(tree, lambda path, leaf_def, value: declared_spec(_metadata_of(leaf_def), format_path(path)))
 
 
-def get_named_sharding(tree: A, mesh: AnyMesh) -> A:
+Shardings: TypeAlias = StateSharding | Callable[[Any], StateSharding] | None
+"""Where arrays belong, in place of what their Variables declare."""
+
+
+def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -> A:
     """The sharding on a mesh that each Variable declares, in its place: for `jax.device_put`, `jit` and checkpoints.
 
     Args:
       tree: a State, a model without sharing, or another tree; may be abstract.
       mesh: the devices.
+      shardings: a `StateSharding`, or a function of the tree that returns one, such as `fsdp`, in place of what the
+        Variables declare.
 
     Returns:
       The tree with Variables of shardings. An array without names is replicated; what is no array is None.
@@ -71,37 +80,45 @@ def get_named_sharding(tree: A, mesh: AnyMesh) -> A:
     >>> placed["kernel"].value.sharding.spec
     P(None, 'model')
     """
+    checked_mesh("get_named_sharding", mesh)
+    labels = labels_of("get_named_sharding", shardings, tree, mesh)
     misfits: list[Misfit] = []
 
-    def sharding_of(where: str, metadata: Metadata, value: Any) -> jax.NamedSharding:
-        found, wrong = declared_sharding(where, metadata, value.shape, mesh)
+    def sharding_of(path: Path, leaf_def: LeafDef, value: Any) -> jax.NamedSharding:
+        found, wrong = _sharding_of_leaf(path, leaf_def, value, value.shape, mesh, labels)
         misfits.extend(wrong)
         return found
 
-    shardings = _map(tree, sharding_of)
+    found = _map(tree, sharding_of)
     report("get_named_sharding", misfits, mesh)
-    return shardings
+    return found
 
 
-def _map(tree: A, of: Callable[[str, Metadata, Any], Any]) -> A:
-    """The tree with the result of a function of path, metadata and array in place of each array."""
+def _map(tree: A, of: Callable[[Path, LeafDef, Any], Any]) -> A:
+    """The tree with the result of a function of path, kind and array in place of each array."""
 
     def at(keys: tuple[Any, ...], leaf: Any) -> Any:
-        where = format_path(map(plain_key, keys))
+        path = tuple(map(plain_key, keys))
         if not isinstance(leaf, Variable):
-            return of(where, Metadata.EMPTY, leaf) if hasattr(leaf, "shape") else None
-        arrays = leaf.raw_value
-        metadata: Metadata = leaf._metadata
-        return leaf.replace(jax.tree.map(lambda array: of(where, metadata, array), arrays))
+            return of(path, None, leaf) if hasattr(leaf, "shape") else None
+        leaf_def = type(leaf), leaf._metadata
+        return leaf.replace(jax.tree.map(lambda array: of(path, leaf_def, array), leaf.raw_value))
 
     mapped: A = jax.tree_util.tree_map_with_path(at, tree, is_leaf=lambda part: isinstance(part, Variable))
     return mapped
 
 
 def shardings_of_leaves(
-    where: str, definition: StateDef, values: Sequence[Any], mesh: AnyMesh, labels: StateSharding | None = None
+    where: str,
+    definition: StateDef,
+    values: Sequence[Any],
+    mesh: AnyMesh,
+    labels: StateSharding | None = None,
+    held: Callable[[Path, Any], Any] = lambda path, array: None,
 ) -> list[Any]:
     """For each leaf of a graph the sharding that a `StateSharding` or its Variable gives it; a tree, if it holds one.
+
+    `held` may give an array at a path its sharding instead.
 
     Raises:
       ShardingError: what does not fit the mesh, with paths and dimensions.
@@ -109,18 +126,52 @@ def shardings_of_leaves(
     misfits: list[Misfit] = []
     found: list[Any] = []
     for path, leaf_def, value in zip(definition.paths, definition.leaf_defs, values, strict=True):
-        metadata = EMPTY if leaf_def is None else leaf_def[1]
-        if labels is not None:
-            spec = label_at(labels, path, leaf_def, value, "shardings")
-            metadata = metadata.with_axes(make_spec() if spec is None else spec)
         arrays, tree = jax.tree.flatten(value)
         for index, array in enumerate(arrays):
-            shape = getattr(array, "shape", ())
-            arrays[index], wrong = declared_sharding(format_path(path), metadata, shape, mesh)
-            misfits.extend(wrong)
+            arrays[index] = held(path, array)
+            if arrays[index] is None:
+                shape = getattr(array, "shape", ())
+                arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, labels)
+                misfits.extend(wrong)
         found.append(jax.tree.unflatten(tree, arrays))
     report(where, misfits, mesh)
     return found
+
+
+def _sharding_of_leaf(
+    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: StateSharding | None
+) -> tuple[jax.NamedSharding, list[Misfit]]:
+    metadata = _metadata_of(leaf_def)
+    if labels is not None:
+        spec = label_at(labels, path, leaf_def, value, "shardings")
+        metadata = metadata.with_axes(make_spec() if spec is None else spec)
+    return declared_sharding(format_path(path), metadata, shape, mesh)
+
+
+def _metadata_of(leaf_def: LeafDef) -> Metadata:
+    return EMPTY if leaf_def is None else leaf_def[1]
+
+
+def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> StateSharding | None:
+    """The shardings that a user gave, or those that a function of the tree returns under the mesh.
+
+    Raises:
+      ShardingError: they are neither.
+    """
+    labels: Any = shardings
+    if callable(shardings):
+        context: Any = jax.sharding.use_abstract_mesh
+        with context(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
+            labels = shardings(tree)
+    if labels is None or isinstance(labels, StateSharding):
+        return labels
+    raise ShardingError(
+        f"{where}.shardings",
+        "these are not shardings by filter",
+        expected="dx.StateSharding, or a function of the model that returns one",
+        got=describe(labels),
+        fix="shardings=dx.fsdp",
+    )
 
 
 def with_sharding_constraint(value: A, axes: Any, /) -> A:
@@ -141,5 +192,6 @@ def with_sharding_constraint(value: A, axes: Any, /) -> A:
     ...     dx.with_sharding_constraint(jax.numpy.ones((4, 2)), ("batch", None)).sharding.spec
     P('data', None)
     """
-    constrained: A = placed("with_sharding_constraint", value, Metadata.of({AXES: axes, "eager_sharding": True}))
+    metadata = Metadata.of({AXES: axes, "eager_sharding": True})
+    constrained: A = placed("with_sharding_constraint", value, metadata, is_new=False)
     return constrained

@@ -13,7 +13,7 @@ from declax._filters import PathIn
 from declax._graph.api import state as state_of
 from declax._sharding.declared import shardings_of_leaves
 from declax._typing import Path, Shape
-from declax._variables.placement import AnyMesh, context_mesh, make_spec, sizes_of
+from declax._variables.placement import AnyMesh, checked_mesh, context_mesh, make_spec, sizes_of
 from declax.transforms._engine.prefixes import StateSharding
 
 
@@ -41,7 +41,15 @@ def fsdp(model: Any, axis: str = "data", *, mesh: AnyMesh | None = None, min_siz
     ...     dx.fsdp(dx.Linear(64, 128, rngs=dx.Rngs(0))).shardings
     (P(None, 'data'), P())
     """
-    devices = mesh or context_mesh()
+    devices = context_mesh() if mesh is None else checked_mesh("fsdp", mesh)
+    if type(min_size) is not int:
+        raise errors.ShardingError(
+            "fsdp.min_size",
+            "this is not a number of elements",
+            expected="an int",
+            got=errors.describe(min_size),
+            fix="min_size=4096",
+        )
     if devices is None or axis not in sizes_of(devices):
         raise errors.ShardingError(
             "fsdp",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, overload
 
@@ -13,11 +14,14 @@ from declax import errors
 from declax._graph.api import split
 from declax._graph.binding import bind
 from declax._graph.flattening import GraphDef
-from declax._sharding.declared import get_named_sharding, shardings_of_leaves
+from declax._module.module import Module
+from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
 from declax._state.states import State
 from declax._variables.placement import (
     AnyMesh,
     AxisRules,
+    Rules,
+    checked_mesh,
     context_mesh,
     put,
     sharding_rules,
@@ -81,7 +85,8 @@ def init_sharded(
       mesh.
 
     Raises:
-      ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions.
+      ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions. `make`
+        makes no model, or `shardings` are none.
 
     >>> import declax as dx
     >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -90,16 +95,17 @@ def init_sharded(
     >>> dx.init_sharded(layer, rngs=dx.Rngs(0), mesh=mesh, rules={"mlp": "model"}).kernel.shape
     (2, 4)
     """
-    function = make if callable(make) else make.build
+    function = _maker(make)
 
     def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
-        result = function(*args, **kwargs)
-        labels: Any = shardings(result) if callable(shardings) else shardings
-        _place(result, labels)
+        later: Rules = dataclasses.replace(sharding_rules._current.get(), otherwise="later")
+        with sharding_rules(later):  # what does not fit is found below, with its path, or has other shardings
+            result = function(*args, **kwargs)
+        _place(result, shardings)
         return result
 
     with (
-        contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh),
+        contextlib.nullcontext() if mesh is None else jax.set_mesh(_with_devices(mesh)),
         contextlib.nullcontext() if rules is None else sharding_rules(rules),
     ):
         if context_mesh() is None:
@@ -113,14 +119,42 @@ def init_sharded(
         return jit(made)()
 
 
-def _place(result: Any, labels: StateSharding | None) -> None:
+def _maker(make: Any) -> Callable[..., Any]:
+    """The function that makes a model."""
+    function: Callable[..., Any] | None = make if callable(make) else getattr(make, "build", None)
+    if function is None or isinstance(make, Module):
+        raise errors.ShardingError(
+            "init_sharded",
+            "this makes no model",
+            expected="a class or function that returns a model, or a Spec",
+            got=errors.describe(make),
+            why="a model that exists has its arrays already; jax.device_put moves them" if function else None,
+            fix="dx.init_sharded(lambda: Model(rngs=dx.Rngs(0)), mesh=mesh)",
+        )
+    return function
+
+
+def _with_devices(mesh: Any) -> jax.sharding.Mesh:
+    if isinstance(mesh, jax.sharding.Mesh):
+        return mesh
+    raise errors.ShardingError(
+        "init_sharded",
+        "this is not a mesh of devices",
+        expected="a Mesh",
+        got=errors.describe(mesh),
+        fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
+    )
+
+
+def _place(result: Any, shardings: Shardings) -> None:
     """Constrains each array of a model, while JAX traces."""
     mesh = context_mesh()
     assert mesh is not None  # init_sharded has checked it
+    labels = labels_of("init_sharded", shardings, result, mesh)
     binding = bind(result)
     values = binding.read()
-    shardings = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
-    write(binding, tuple(range(len(values))), jax.tree.map(_put, values, shardings))
+    places = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
+    write(binding, tuple(range(len(values))), jax.tree.map(_put, values, places))
 
 
 def _put(value: Any, sharding: jax.NamedSharding) -> Any:
@@ -150,6 +184,7 @@ def get_abstract_model(
     >>> state["kernel"].value.sharding.spec
     P(None, 'model')
     """
+    checked_mesh("get_abstract_model", mesh)
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else jax.sharding.use_abstract_mesh(mesh):
         graphdef, state = split(eval_shape(init_fn, graph=graph), graph=graph)
     return graphdef, jax.tree.map(with_sharding, state, get_named_sharding(state, mesh))

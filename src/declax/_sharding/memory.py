@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from declax._graph.api import state as state_of
-from declax._sharding.declared import shardings_of_leaves
+from declax._sharding.declared import Shardings as Shardings
+from declax._sharding.declared import labels_of, shardings_of_leaves
 from declax._tree.rendering import bytes_text, dtype_text
+from declax._typing import Path
+from declax._variables.metadata import OPTIMIZER_AXES
 from declax._variables.placement import AnyMesh
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Param
 from declax.errors import ShardingError, format_path
 from declax.training import Optimizer, OptState
-from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
-
-Shardings: TypeAlias = StateSharding | Callable[[Any], StateSharding] | None
 
 _LISTED = 8
 _SHARE = 100
@@ -70,12 +70,15 @@ def bytes_per_device(
 ) -> DeviceBytes:
     """The bytes of a model on each device of a mesh; no device is needed.
 
+    An array that is on a mesh of these sizes counts where it is, with the optimizer state that `tx` would give it.
+    Other arrays count where their Variables declare, as if they were made on the mesh.
+
     Args:
       model: a model, or a model with its optimizer in a container; may be abstract.
       mesh: the devices, or the sizes of the axes by name.
       tx: an optax transformation, whose state is added.
-      shardings: a `StateSharding`, or a function of the model that returns one, such as `fsdp`; None for what the
-        Variables declare.
+      shardings: a `StateSharding`, or a function of the model that returns one, such as `fsdp`, in place of where
+        arrays are and what Variables declare.
 
     Returns:
       Bytes of parameters, gradients, optimizer state and the rest; prints as a table. A large parameter has at least
@@ -94,13 +97,11 @@ def bytes_per_device(
       bias f32[128] (512 B)
     """
     devices = mesh if isinstance(mesh, (Mesh, AbstractMesh)) else abstract_mesh(mesh)
-    if tx is not None:
-        model = [model, eval_shape(Optimizer, model, tx)]
-    context: Any = jax.sharding.use_abstract_mesh
-    with context(devices if isinstance(devices, AbstractMesh) else devices.abstract_mesh):
-        labels = shardings(model) if callable(shardings) else shardings
-    state = state_of(model)
-    placed = shardings_of_leaves("bytes_per_device", state.definition, state.leaves, devices, labels)
+    whole_model = model if tx is None else [model, eval_shape(Optimizer, model, tx)]
+    labels = labels_of("bytes_per_device", shardings, whole_model, devices)
+    held = _held(model, tx, devices) if labels is None else lambda path, array: None
+    state = state_of(whole_model)
+    placed = shardings_of_leaves("bytes_per_device", state.definition, state.leaves, devices, labels, held)
     sizes = {name: Size() for name in ("parameters", "gradients", "optimizer state", "other")}
     replicated: list[tuple[str, int]] = []
     for (path, variable), tree in zip(state.flat_state(), placed, strict=True):
@@ -123,6 +124,29 @@ def bytes_per_device(
     large = [entry for entry in replicated if entry[1] * _SHARE >= sizes["parameters"].whole]
     found = {name: size for name, size in sizes.items() if size.whole}
     return DeviceBytes(dict(devices.shape), found, tuple(sorted(large, key=lambda entry: -entry[1])))
+
+
+def _held(model: Any, tx: Any, mesh: AnyMesh) -> Callable[[Path, Any], NamedSharding | None]:
+    """Where an array is, if that is such a mesh; for the state of `tx`, where the parameter is that it mirrors."""
+
+    def own(array: Any) -> NamedSharding | None:
+        sharding = getattr(array, "sharding", None)
+        is_there = isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) == dict(mesh.shape)
+        return sharding if is_there else None
+
+    mirrored = {
+        path: (getattr(variable.raw_value, "shape", None), own(variable.raw_value))
+        for path, variable in state_of(model, Param).flat_state()
+        if OPTIMIZER_AXES not in variable._metadata
+    }
+
+    def held(path: Path, array: Any) -> NamedSharding | None:
+        is_planned = tx is not None and path[0] == 1
+        ends = (path[start:] for start in range(2, len(path)))
+        shape, sharding = next((mirrored[end] for end in ends if is_planned and end in mirrored), (None, None))
+        return own(array) or (sharding if shape == getattr(array, "shape", ()) else None)
+
+    return held
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:

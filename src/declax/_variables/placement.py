@@ -6,6 +6,7 @@ mesh: that of the metadata, or that of `jax.set_mesh`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import sys
@@ -15,13 +16,14 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeV
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.experimental.layout import Format
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from declax import _jax, errors
 from declax._modes import Default, Mode
 from declax._typing import Shape
-from declax._variables.metadata import Metadata, names_of_axes
+from declax._variables.metadata import EMPTY, Metadata, names_of_axes
 
 T = TypeVar("T")
 
@@ -37,20 +39,30 @@ _reshard: Callable[..., Any] = jax.sharding.reshard
 # --- rules ------------------------------------------------------------------------
 
 
-class Rules(NamedTuple):
-    """What logical names stand for, and what happens where a name does not fit."""
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What logical names stand for, and what happens where a name does not fit.
+
+    Attributes:
+      pairs: names, and what they stand for.
+      otherwise: what happens with a dimension that cannot be split: it is an error, or replicated with a warning;
+        ``"later"`` leaves new Variables to a check of the whole model.
+      reported: what warnings have told.
+    """
 
     pairs: tuple[tuple[str, Hashable], ...] = ()
-    is_strict: bool = True
+    otherwise: Literal["raise", "replicate", "later"] = "raise"
+    reported: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
 
     @staticmethod
-    def of(rules: AxisRules, where: str, *, is_strict: bool = True) -> Rules:
+    def of(rules: AxisRules, where: str, otherwise: Literal["raise", "replicate"] = "raise") -> Rules:
         """Rules as a user writes them: a mapping, or pairs.
 
         Raises:
           ShardingError: a rule is not a name, and a mesh axis, several, or None.
         """
-        pairs: list[Any] = list(rules.items() if isinstance(rules, Mapping) else rules)
+        given: Any = rules.items() if isinstance(rules, Mapping) else rules
+        pairs: list[Any] = list(given) if isinstance(given, Iterable) else [given]
         for pair in pairs:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_target(pair[1])):
                 raise errors.ShardingError(
@@ -60,7 +72,7 @@ class Rules(NamedTuple):
                     got=repr(pair),
                     fix='dx.sharding_rules({"embed": None, "mlp": "model", "batch": "data"})',
                 )
-        return Rules(tuple((name, tuple(to) if isinstance(to, list) else to) for name, to in pairs), is_strict)
+        return Rules(tuple((name, tuple(to) if isinstance(to, list) else to) for name, to in pairs), otherwise)
 
 
 def _is_target(axes: object) -> bool:
@@ -85,13 +97,15 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
     """Sets what the logical names of axes stand for.
 
     A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
-    function; for this thread. Functions under `jit` are traced again for other rules.
+    function; for this thread. Rules inside of others replace them. Functions under `jit` are traced again for other
+    rules.
 
     Args:
       rules: for each logical name a mesh axis, a tuple of mesh axes, or None for a dimension that is not split. A mesh
         axis needs no rule for its own name.
       otherwise: what happens with a dimension whose name has no rule, or whose size the mesh axis does not divide:
-        ``"raise"`` an error, or ``"replicate"`` it, with a warning.
+        ``"raise"`` an error, or ``"replicate"`` it. A warning lists the dimensions, each kind once for a
+        `sharding_rules`: parameters with the same shape and names are of one kind.
 
     Raises:
       ShardingError: a rule or `otherwise` is not valid.
@@ -112,7 +126,7 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
                 "sharding_rules.otherwise", "unknown choice", expected="'raise' or 'replicate'", got=repr(otherwise)
             )
         if not isinstance(rules, Rules):
-            rules = Rules.of(rules, "sharding_rules", is_strict=otherwise == "raise")
+            rules = Rules.of(rules, "sharding_rules", otherwise)
         super().__init__(rules)
 
 
@@ -153,13 +167,31 @@ def using_eager_sharding() -> bool:
 
 
 class Misfit(NamedTuple):
-    """A dimension that cannot be split as its Variable declares."""
+    """A dimension that cannot be split as its Variable declares, and the line that changes this."""
 
     where: str
     text: str
+    fix: str
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}"
+
+
+def checked_mesh(where: str, mesh: Any) -> AnyMesh:
+    """A mesh that a user gave.
+
+    Raises:
+      ShardingError: it is none.
+    """
+    if isinstance(mesh, (Mesh, AbstractMesh)):
+        return mesh
+    raise errors.ShardingError(
+        where,
+        "this is not a mesh",
+        expected="a Mesh, or an AbstractMesh where no device is needed",
+        got=errors.describe(mesh),
+        fix='jax.make_mesh((4, 2), ("data", "model"))',
+    )
 
 
 def context_mesh() -> AnyMesh | None:
@@ -168,14 +200,16 @@ def context_mesh() -> AnyMesh | None:
     if abstract.empty:
         return None
     concrete = jax.sharding.get_mesh() if _jax.current_trace() is _jax.TOP else None
-    return abstract if concrete is None or concrete.empty else concrete
+    return abstract if concrete is None or concrete.abstract_mesh != abstract else concrete
 
 
 def mesh_of(metadata: Metadata, default: AnyMesh | None = None) -> AnyMesh | None:
     """The mesh that a Variable names itself, or another one, or that of the context."""
     axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
     own = axes.mesh if isinstance(axes, NamedSharding) else metadata.get("mesh")
-    return own or default or context_mesh()
+    if own is not None:
+        return checked_mesh("the metadata mesh", own)
+    return default or context_mesh()
 
 
 def declared_spec(metadata: Metadata, where: str) -> PartitionSpec:
@@ -198,30 +232,33 @@ def declared_sharding(
       mesh: the devices.
     """
     names = () if metadata.axes is None else _names(metadata.axes, where)
-    spec, texts = _resolve(names, tuple(shape), _rules_of(metadata, where), mesh)
-    return NamedSharding(mesh, spec), [Misfit(where, text) for text in texts]
+    spec, problems = _resolve(names, tuple(shape), _rules_of(metadata, where), mesh)
+    return NamedSharding(mesh, spec), [Misfit(where, *problem) for problem in problems]
 
 
 def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh) -> None:
-    """Raises for what does not fit; warns if the rules ask for replication instead.
+    """Raises for what does not fit; warns if the rules ask for replication instead, once for each text.
 
     Raises:
       ShardingError: lists all of it.
     """
     if not misfits:
         return
-    rules = sharding_rules._current.get()
-    listed = "\n".join(map(str, misfits))
-    if not rules.is_strict:
-        text = f"{where}: these dimensions are not split on the mesh {sizes_of(mesh)}:\n{listed}"
-        warnings.warn(text, errors.ReplicationWarning, stacklevel=_jax.level_of_user(sys._getframe()))
+    rules: Rules = sharding_rules._current.get()
+    if rules.otherwise == "replicate":
+        fresh = {misfit.text: misfit for misfit in reversed(misfits) if misfit.text not in rules.reported}
+        rules.reported.update(fresh)
+        if fresh:
+            listed = "\n".join(map(str, reversed(fresh.values())))
+            text = f"{where}: these dimensions are not split on the mesh {sizes_of(mesh)}:\n{listed}"
+            warnings.warn(text, errors.ReplicationWarning, stacklevel=_jax.level_of_user(sys._getframe()))
         return
     raise errors.ShardingError(
         where,
         f"the declared sharding does not fit the mesh {sizes_of(mesh)}",
-        got=listed,
+        got="\n".join(map(str, misfits)),
         expected="for each dimension None, a mesh axis, or a name with a rule; sizes that the mesh axes divide",
-        fix='with dx.sharding_rules({"embed": None, "mlp": "model"}, otherwise="replicate"): ...',
+        fix="\n".join(dict.fromkeys(misfit.fix for misfit in misfits)),
     )
 
 
@@ -263,56 +300,86 @@ def _rules_of(metadata: Metadata, where: str) -> Rules:
                 got=repr(target),
                 fix="omit one of them",
             )
-    return Rules(tuple(together.items()), rules.is_strict)
+    return dataclasses.replace(rules, pairs=tuple(together.items()))
+
+
+_Problem: TypeAlias = tuple[str, str]
+"""What is wrong with a dimension, and the line that changes it."""
 
 
 @functools.lru_cache(maxsize=4096)
 def _resolve(
     names: tuple[Any, ...], shape: Shape, rules: Rules, mesh: AnyMesh
-) -> tuple[PartitionSpec, tuple[str, ...]]:
+) -> tuple[PartitionSpec, tuple[_Problem, ...]]:
     """The entries of a sharding, and what is wrong with dimensions that are replicated instead."""
     if len(names) > len(shape):
-        return make_spec(), (f"the sharding {names} has {len(names)} entries, for an array of shape {shape}",)
+        text = f"the sharding {names} has {len(names)} entries, for an array of shape {shape}"
+        return make_spec(), ((text, f"out_sharding={names[: len(shape)]!r}        # an entry for each dimension"),)
     targets, sizes = dict(rules.pairs), sizes_of(mesh)
     manual = {name for name, kind in _types_of(mesh).items() if kind is AxisType.Manual}
     entries: list[Any] = []
-    texts: list[str] = []
+    problems: list[_Problem] = []
     taken: dict[str, int] = {}
     for dimension, (name, size) in enumerate(zip(names, shape, strict=False)):
         if name is PartitionSpec.UNCONSTRAINED:
             entries.append(name)
             continue
         axes = [axis for part in _several(name) for axis in _several(targets.get(part, part))]
-        problem = _problem(name, axes, targets, sizes)
+        problem = _unknown_axis(name, axes, targets, sizes)
         axes = [axis for axis in axes if axis not in manual]  # in a shard_map, which has split the value
-        count = math.prod(sizes.get(axis, 1) for axis in axes)
-        again = next((axis for axis in axes if axis in taken), None)
-        if problem is None and again is not None:
-            problem = f"mesh axis {again!r} splits dimension {taken[again]} already"
-        if problem is None and size % count:
-            problem = f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}"
+        problem = problem or _taken_axis(dimension, names, axes, taken)
+        problem = problem or _indivisible(size, axes, sizes)
         if problem is None:
             taken |= dict.fromkeys(axes, dimension)
             entries.append(tuple(axes) if len(axes) > 1 else axes[0] if axes else None)
         else:
-            texts.append(f"dimension {dimension} of {shape}, {name!r}: {problem}")
+            text, fix = problem
+            problems.append((f"dimension {dimension} of {shape}, {name!r}: {text}", fix))
             entries.append(None)
     types = _types_of(mesh)
     if len({types[axis] for axis in taken}) > 1:
         shown = ", ".join(f"{axis!r} is {types[axis].name}" for axis in taken)
-        return make_spec(), (f"one array cannot be split by axes of different types: {shown}",)
-    return make_spec(*entries), tuple(texts)
+        fix = f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(types)})"
+        return make_spec(), ((f"one array cannot be split by axes of different types: {shown}", fix),)
+    return make_spec(*entries), tuple(problems)
 
 
-def _problem(name: Any, axes: Sequence[str], targets: Mapping[str, Any], sizes: Mapping[str, int]) -> str | None:
-    """What is wrong with a name, whatever the size of its dimension."""
+def _unknown_axis(
+    name: Any, axes: Sequence[str], targets: Mapping[str, Any], sizes: Mapping[str, int]
+) -> _Problem | None:
+    """A name that is no axis of the mesh, itself or by its rule."""
     unknown = next((axis for axis in axes if axis not in sizes), None)
     if unknown is None:
         return None
+    known = "        # or one of the mesh axes " + ", ".join(map(repr, sizes))
     if unknown in _several(name) and unknown not in targets:
         near = errors.suggest(str(unknown), [*targets, *sizes])
-        return f"{unknown!r} has no rule, and is no axis of the mesh" + (f"; {near}" if near else "")
-    return f"its rule names {unknown!r}, which is no axis of the mesh"
+        text = f"{unknown!r} has no rule, and is no axis of the mesh" + (f"; {near}" if near else "")
+        return text, f"dx.sharding_rules({{..., {unknown!r}: None}}){known}"
+    of = next(part for part in _several(name) if unknown in _several(targets.get(part)))
+    return (
+        f"its rule names {unknown!r}, which is no axis of the mesh",
+        f"dx.sharding_rules({{..., {of!r}: None}}){known}",
+    )
+
+
+def _taken_axis(dimension: int, names: Sequence[Any], axes: Sequence[str], taken: Mapping[str, int]) -> _Problem | None:
+    """A mesh axis that splits another dimension too."""
+    again = next((axis for i, axis in enumerate(axes) if axis in taken or axis in axes[:i]), None)
+    if again is None:
+        return None
+    whole = (*names[:dimension], None, *names[dimension + 1 :])
+    fix = f"out_sharding={whole!r}        # or rules with another mesh axis for one of the two"
+    return f"mesh axis {again!r} splits dimension {taken.get(again, dimension)} already", fix
+
+
+def _indivisible(size: int, axes: Sequence[str], sizes: Mapping[str, int]) -> _Problem | None:
+    """A size that the mesh axes do not divide."""
+    count = math.prod(sizes[axis] for axis in axes)
+    if size % count == 0:
+        return None
+    fix = f'dx.sharding_rules(rules, otherwise="replicate")        # or a size that is a multiple of {count}'
+    return f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}", fix
 
 
 def _several(name: Any) -> tuple[Any, ...]:
@@ -330,8 +397,10 @@ def _types_of(mesh: AnyMesh) -> dict[str, AxisType]:
 # --- values -----------------------------------------------------------------------
 
 
-def sharding_at_creation(where: str, metadata: Metadata, shape: Shape) -> NamedSharding | Format | None:
-    """Where a new Variable belongs; None without a mesh, or if it is to stay where it is made.
+def sharding_at_creation(
+    where: str, metadata: Metadata, shape: Shape, *, is_new: bool = True
+) -> NamedSharding | Format | None:
+    """Where a value belongs, by default that of a new Variable; None without a mesh, or if it is to stay where it is.
 
     Raises:
       ShardingError: the names do not fit the mesh.
@@ -342,18 +411,55 @@ def sharding_at_creation(where: str, metadata: Metadata, shape: Shape) -> NamedS
     if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types):
         return None
     sharding, misfits = declared_sharding(where, metadata, shape, mesh)
-    report(where, misfits, mesh)
+    if not (is_new and sharding_rules._current.get().otherwise == "later"):
+        report(where, misfits, mesh)
     return Format(metadata.axes.layout, sharding) if isinstance(metadata.axes, Format) else sharding
 
 
-def placed(where: str, value: Any, metadata: Metadata) -> Any:
-    """A new value of a Variable where its metadata says; each array of a tree."""
+def placed(where: str, value: Any, metadata: Metadata, *, is_new: bool = True) -> Any:
+    """A value, by default that of a new Variable, where the metadata says; each array of a tree."""
     if isinstance(value, (list, tuple, dict)):
-        return jax.tree.map(lambda leaf: placed(where, leaf, metadata), value)
+        return jax.tree.map(lambda leaf: placed(where, leaf, metadata, is_new=is_new), value)
     if not isinstance(value, (jax.Array, np.ndarray)):
         return value
-    sharding = sharding_at_creation(where, metadata, value.shape)
+    sharding = sharding_at_creation(where, metadata, value.shape, is_new=is_new)
     return value if sharding is None else put(value, sharding)
+
+
+def is_committed(value: Any) -> bool:
+    """Whether an array was put somewhere: by `jax.device_put`, by a mesh, or as the result of such arrays."""
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.committed
+
+
+def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
+    """A value that takes the place of an old one: where the old one is, unless it has a place of its own.
+
+    An array that JAX has not committed to devices has none. Nor has one that is whole on each device of the old one, as
+    all new arrays are under `jax.set_mesh`. An array of another shape goes where that of a new Variable does.
+    """
+    if isinstance(old, (list, tuple, dict)):
+        tree: Any = jax.tree.structure(old)
+        is_placed = any(map(is_committed, jax.tree.leaves(old))) and tree == jax.tree.structure(new)
+        return jax.tree.map(lambda a, b: beside(a, b, metadata), old, new) if is_placed else new
+    if not is_committed(old) or isinstance(new, Tracer) or not isinstance(new, (jax.Array, np.ndarray)):
+        return new
+    there, own = old.sharding, getattr(new, "sharding", None) if is_committed(new) else None
+    is_whole = own is not None and own.is_fully_replicated and own.device_set == there.device_set
+    if own == there or not (own is None or is_whole):
+        return new
+    return jax.device_put(new, there) if new.shape == old.shape else placed("set_value", new, metadata)
+
+
+def within(old: jax.Array, new: Any) -> Any:
+    """What is written into the whole of an array: it stays where it is, on its devices, and so do explicit axes."""
+    if isinstance(old, Tracer):
+        there, here = (jax.typeof(value).sharding for value in (old, new))
+        is_explicit = AxisType.Explicit in there.mesh.axis_types
+        return _reshard(new, there) if is_explicit and here != there else new
+    if not is_committed(old) or isinstance(new, Tracer) or getattr(new, "sharding", None) == old.sharding:
+        return new
+    is_elsewhere = is_committed(new) and new.sharding.device_set != old.sharding.device_set
+    return new if is_elsewhere else jax.device_put(new, old.sharding)
 
 
 def on_mesh(sharding: PartitionSpec | NamedSharding | Format) -> NamedSharding | Format:

@@ -198,7 +198,9 @@ class Variable(ArrayOperators, Generic[T]):
     def set_value(self, value: T | ArrayLike | Variable[T], *, index: Any = MISSING) -> None:
         """Puts in a value, or a part of it at ``index``, through the ``on_set_value`` hooks.
 
-        A ref in the box is written to; only another ref takes its place.
+        A ref in the box is written to; only another ref takes its place. An array goes where the old one is, unless
+        JAX has committed it to other devices, or has split it: with ``index=...``, it goes to the old place then too.
+        An array of another shape goes where that of a new Variable does.
 
         Raises:
           TraceContextError: the Variable belongs to another trace.
@@ -214,7 +216,7 @@ class Variable(ArrayOperators, Generic[T]):
             content = item_set(self._raw, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
-        set_raw(self, content)
+        set_raw(self, content if index is not MISSING else placement.beside(self._raw, content, self._metadata))
 
     def create_value(self, value: T) -> T:
         """The stored value of a new Variable: the result of the ``on_create_value`` hooks."""
@@ -226,7 +228,7 @@ class Variable(ArrayOperators, Generic[T]):
         return self.raw_value
 
     def set_raw_value(self, value: T) -> None:
-        """Puts a value in the box, past all hooks.
+        """Puts a value in the box, past all hooks, and leaves it where it is.
 
         Raises:
           TraceContextError: the Variable belongs to another trace.
@@ -308,6 +310,7 @@ class Variable(ArrayOperators, Generic[T]):
                 and _trace_state.value is self._trace
                 and value.__class__ in _FLAT
                 and self._raw.__class__ in _NEVER_REFS
+                and not getattr(self._raw, "committed", False)
             ):
                 set_raw(self, value)  # set_value with nothing to do but this
             else:
@@ -654,7 +657,8 @@ def item_set(whole: Any, index: Any, part: Any) -> Any:
     """A value with one item changed, a Ref in place; not copied at ``...`` where shape and dtype agree."""
     if isinstance(whole, jax.Array):
         is_whole = index is ... and whole.shape == getattr(part, "shape", None)
-        return part if is_whole and whole.dtype == getattr(part, "dtype", None) else whole.at[index].set(part)
+        is_alike = is_whole and whole.dtype == getattr(part, "dtype", None)
+        return placement.within(whole, part) if is_alike else whole.at[index].set(part)
     if isinstance(whole, jax.Ref):
         whole[index] = part
         return whole
