@@ -86,7 +86,7 @@ def test_sharing_is_an_error_of_trees_that_names_both_paths(function, make, firs
     function(model, graph=True)
     with pytest.raises(GraphError, match="reached twice") as caught:
         function(model, graph=False)
-    assert f"at {first} and at {second}" in str(caught.value)
+    assert f"found at paths {first} and {second}" in str(caught.value)
     assert "fix:      graph=True" in str(caught.value)
 
 

@@ -156,14 +156,16 @@ def test_attributes_may_have_the_names_of_shorthands():
         def __init__(self, rngs):
             self.split = dx.Linear(2, 4, rngs=rngs)
             self.update = dx.Linear(4, 2, rngs=rngs)
+            self.train = True
 
         def __call__(self, x):
-            return x + self.update(self.split(x))
+            return x + self.update(self.split(x)) if self.train else x
 
     @dx.dataclass
     class Declared(dx.Module):
         update: dx.Linear = dx.field()
         get_state: int = 3
+        eval: bool = False
 
     model = Automaton(dx.Rngs(0))
     assert dx.jit(lambda model, x: model(x))(model, jnp.ones(2)).shape == (2,)

@@ -89,7 +89,7 @@ def test_values_that_cannot_be_set_are_refused():
     with pytest.raises(StatusError, match=r"Dropout\.rate: data was assigned"):
         with_attributes(model, rate=jnp.ones(1))
     with pytest.raises(FieldError, match="hides a method"):
-        with_attributes(model, train=True)
+        with_attributes(model, sow=True)
 
 
 def test_attributes_of_frozen_modules_and_of_modules_in_containers():
@@ -237,9 +237,9 @@ def test_an_error_of_a_set_view_leaves_the_original():
 
 def test_views_of_a_tree_only():
     for function in (view, with_attributes):
-        with pytest.raises(GraphError, match="at linear and at tied"):
+        with pytest.raises(GraphError, match="paths linear and tied"):
             function(Block(), deterministic=True, graph=False)
-    with pytest.raises(GraphError, match="at linear and at tied"):
+    with pytest.raises(GraphError, match="paths linear and tied"):
         view_info(Block(), graph=False)
 
 

@@ -156,7 +156,7 @@ def test_sown_values_have_the_axis_of_their_filter(mode):
     ],
 )
 def test_axes_that_no_call_can_have_are_refused_at_once(mode, axes):
-    with pytest.raises(ValueError, match=r"scan, out_axes: (a result of each|there are as many results)"):
+    with pytest.raises(ValueError, match=r"scan, out_axes: (Cannot broadcast output state|there are as many results)"):
         dx.scan(lambda carry, x: (carry, x), **axes, **mode)
 
 

@@ -95,7 +95,7 @@ def test_trees_share_nothing(name):
     transform(double)(shared, shared)
     with pytest.raises(GraphError, match="reached twice") as caught:
         transform(double, graph=False)(shared, shared)
-    assert "at [0] and at [1]" in str(caught.value)
+    assert "found at paths [0] and [1]" in str(caught.value)
     transform(double, graph_updates=False)(shared, shared)
     assert shared.scale.value.tolist() == [4, 4]
 

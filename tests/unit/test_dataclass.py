@@ -694,7 +694,7 @@ def test_an_option_of_a_field_that_does_not_exist():
         dx.data(defualt=3)
 
 
-@pytest.mark.parametrize("name", ["sow", "perturb", "train", "eval", "iter_modules", "iter_children", "set_attributes"])
+@pytest.mark.parametrize("name", ["sow", "perturb", "iter_modules", "iter_children", "set_attributes"])
 def test_a_field_that_hides_a_method(name):
     with pytest.raises(errors.FieldError, match=f"a field named '{name}' hides a method of its base class"):
         dx.dataclass(type("Model", (dx.Module,), {"__annotations__": {name: int}}))

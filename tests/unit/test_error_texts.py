@@ -89,7 +89,7 @@ ERRORS = {
     "a tag as a default": lambda: declare({"a": int}, a=dx.data(3)),
     "a mutable default": lambda: declare({"a": list[int]}, a=[1]),
     "an array as a default": lambda: declare({"a": jax.Array}, a=jnp.zeros(2)),
-    "a field that hides a method": lambda: declare({"train": bool}),
+    "a field that hides a method": lambda: declare({"sow": bool}),
     "static contradicts": lambda: declare({"a": list[dx.Linear]}, a=dx.static()),
     "data contradicts": lambda: declare({"a": str}, a=dx.data()),
     # declared members
@@ -123,7 +123,7 @@ ERRORS = {
     "data in a container": lambda: setattr(opened(), "name", [1, dx.Param(1)]),
     "data tagged static": lambda: setattr(opened(), "x", dx.static(jnp.ones(2))),
     "tags in a container": lambda: setattr(opened(), "x", [dx.data(1), dx.static(2)]),
-    "an attribute that hides a method": lambda: setattr(opened(), "train", 3),
+    "an attribute that hides a method": lambda: setattr(opened(), "sow", 3),
     "another trace": captured,
     "check_pytree of something else": lambda: dx.check_pytree([]),
     # containers

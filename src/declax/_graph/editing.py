@@ -113,7 +113,7 @@ class _Search:
             kind = kind_of(value)
             if self._seen_of_tree is not None and kind in OBJECTS:
                 if id(value) in self._seen_of_tree:
-                    raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link))
+                    raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link), type(value))
                 self._seen_of_tree[id(value)] = link
             if kind is _STATIC:
                 skipped.add(value.__class__)

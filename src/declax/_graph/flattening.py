@@ -50,6 +50,14 @@ def node_statics(token: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
     return zip(layout.static_names, token[2] if layout.is_closed else token[2][1:], strict=True)
 
 
+def class_of(token: tuple[Any, ...]) -> type:
+    """The class of the object that a token describes."""
+    if token == REF_TOKEN:
+        return jax.Ref
+    cls: type = token[1].cls if token[0] == NODE else token[1]
+    return cls
+
+
 def child_keys(token: tuple[Any, ...]) -> tuple[Key, ...]:
     """The keys of the children that follow a token."""
     keys: tuple[Key, ...] = ()
@@ -117,7 +125,7 @@ class GraphDef(Generic[N]):
     _definition: StateDef | None
     _blueprint: Any
     _joins: dict[Hashable, Any]
-    _shared: tuple[Path | None, Path] | None | Literal[False]
+    _shared: tuple[Path | None, Path, type] | None | Literal[False]
 
     def __init__(self) -> None:
         problem, fix = "a GraphDef cannot be constructed directly", "graphdef, state = dx.split(model)"
@@ -149,23 +157,26 @@ class GraphDef(Generic[N]):
         return GraphDef._interned.find_or_make((tokens, types, base, outer), make)
 
     @property
-    def shared(self) -> tuple[Path | None, Path] | None:
-        """Both paths of the first object that is reached twice, or twice that of an Object; None for a tree.
+    def shared(self) -> tuple[Path | None, Path, type] | None:
+        """Both paths and the class of the first object that is reached twice; None for a tree.
+
+        An Object is in no tree: both paths are its path.
 
         The first path is None if the object is in an earlier graph.
         """
         if self._shared is False:
-            paths: list[Path | None] = [None] * self.base
+            seen: list[tuple[Path | None, type]] = [(None, object)] * self.base
             found = None
             for path, token in walk_tokens(self.tokens):
                 if isinstance(token, int):
-                    found = paths[token], path
+                    first, cls = seen[token]
+                    found = first, path, cls
                     break
                 if token[0] == OBJECT:
-                    found = path, path
+                    found = path, path, token[1]
                     break
                 if token[0] in HAS_INDEX:
-                    paths.append(path)
+                    seen.append((path, class_of(token)))
             self._shared = found  # set at once: other threads read it
         return self._shared
 

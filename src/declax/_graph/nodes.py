@@ -200,11 +200,11 @@ def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, 
         if kind in OBJECTS or (kind is Kind.LEAF and is_ref(value)):
             if id(value) in seen:
                 if is_tree:
-                    raise not_a_tree(path_of(seen[id(value)]), path_of(link))
+                    raise not_a_tree(path_of(seen[id(value)]), path_of(link), type(value))
                 continue
             seen[id(value)] = link
         if is_tree and kind is Kind.OBJECT:
-            raise not_a_tree(path_of(link), path_of(link))
+            raise not_a_tree(path_of(link), path_of(link), type(value))
         within = enter_container(value, within) if kind is Kind.CONTAINER else ()
         stack.append((link, value, True, ()))
         stack.extend(((link, key), child, False, within) for key, child in reversed(_all_children(value, kind)))
@@ -221,8 +221,8 @@ def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
     return []
 
 
-def not_a_tree(first: Path | None, second: Path) -> GraphError:
-    """The error of a shared object if a tree is required; its first path is None in an earlier graph."""
+def not_a_tree(first: Path | None, second: Path, cls: type) -> GraphError:
+    """The error of a shared object of a class if a tree is required; its first path is None in an earlier graph."""
     if first == second:
         problem, got = "this is an object of a class with pytree=False, which JAX cannot flatten", None
     elif first is None:
@@ -230,8 +230,8 @@ def not_a_tree(first: Path | None, second: Path) -> GraphError:
     else:
         what = "a node that holds itself" if second[: len(first)] == first else "reached twice"
         problem = f"this is {what}, so the argument is not a tree"
-        got = f"the same object at {format_path(first)} and at {format_path(second)}"
-    why = "graph=False, or dx.set_graph_mode(False), requires a tree, which has no shared parts"
+        got = f"Duplicate {type_name(cls)} found at paths {format_path(first)} and {format_path(second)}"
+    why = "graph=False, or dx.set_graph_mode(False), requires a tree, which does not support shared references"
     return GraphError(format_path(second), problem, got=got, why=why, fix="graph=True        # keeps sharing")
 
 

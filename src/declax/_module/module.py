@@ -266,8 +266,8 @@ class Module(Pytree):
         self.set_attributes(raise_if_not_found=False, **mode)
 
 
-# Programs give these names to parts of models: the functions `dx.split`, `dx.state` and `dx.update` do the same.
-Module._pytree__reserved -= {"split", "get_state", "update"}
+# Programs of NNX give these names to attributes: parts that split or update something, and a flag of training.
+Module._pytree__reserved -= {"split", "get_state", "update", "train", "eval"}
 
 
 def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:

@@ -320,7 +320,7 @@ def _specs_with_carry(prefix: Any) -> int:
 def _no_axis(got: str) -> TransformError:
     return TransformError(
         "scan, out_axes",
-        "a result of each step needs an axis",
+        "Cannot broadcast output state: a result of each step needs an axis",
         expected="an int, or Carry as in in_axes",
         got=got,
         why="each step returns its own result, and None would broadcast one for all",

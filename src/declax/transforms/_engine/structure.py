@@ -32,6 +32,7 @@ from declax._graph.flattening import (
     VARIABLE,
     GraphDef,
     Walk,
+    class_of,
     node_statics,
     walk_tokens,
 )
@@ -339,7 +340,7 @@ def _name_captured(structure: Structure, number: int, rank: int) -> str:
     token = dict(walk_tokens(structure.graphdef.tokens))[rank,]
     if isinstance(token, int):
         return "model"
-    return type_name(token[1] if token[0] in (VARIABLE, OBJECT) else token[1].cls)
+    return type_name(class_of(token))
 
 
 def _argument_namer(structure: Structure) -> Callable[[int], str]:
@@ -588,17 +589,23 @@ def check_returned(
         if id(value) in inputs:
             assert structure.graphdef is not None  # it has objects
             argument = name_path(structure, paths_of_objects(structure.graphdef)[inputs[id(value)]])
+            name = _name_below(names, paths_of_objects(found.graphdef)[index])
             raise TransformError(
-                _name_below(names, paths_of_objects(found.graphdef)[index]),
+                name,
                 "the function returns a Variable of its arguments, and Variables in results are new ones",
-                got=f"the Variable at {argument}",
-                why="graph_updates=False (or graph=False, or a default) forbids changes of structure",
+                got=f"Duplicate {type_name(type(value))} found at paths {argument} and {name}",
+                why="graph_updates=False (or graph=False, or a default) does not support Variable aliasing",
                 fix=f"dx.clone({argument})        # or return its value; graph_updates=True returns it",
             )
     if not mode.graph and found.graphdef.shared is not None:
-        first, again = (_name_below(names, path) for path in found.graphdef.shared)
-        problem = "this is reached twice, so the result is not a tree"
-        raise TransformError(again, problem, got=f"the same object as {first}", fix="graph=True        # keeps sharing")
+        *paths, cls = found.graphdef.shared
+        first, again = (_name_below(names, path) for path in paths)
+        raise TransformError(
+            again,
+            "this is reached twice, so the result is not a tree",
+            got=f"Duplicate {type_name(cls)} found at paths {first} and {again}",
+            fix="graph=True        # keeps sharing",
+        )
 
 
 def _name_below(names: list[str], path: Any) -> str:
