@@ -359,6 +359,23 @@ def test_none_in_a_mapping_leaves_a_stream_to_the_other_rules() -> None:
     assert data(new.params.key.value) == data(jax.random.fold_in(jax.random.key(0), 0))
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"split": {"params": 4}, "fork": "params"},
+        {"split": {"params": 4, ...: 2}, "broadcast": {"params": 2}},
+        {"broadcast": {"dropout": 4}, "fork": ["params", "dropout"]},
+    ],
+)
+def test_a_stream_that_two_rules_name_is_refused(nnx: Any, rules: dict[str, Any]) -> None:
+    rngs = Rngs(params=0, dropout=1)
+    with pytest.raises(RngError, match=r"with_rngs, (params|dropout): this stream matches multiple rules"):
+        with_rngs(rngs, **rules)
+    assert contents(rngs) == contents(Rngs(params=0, dropout=1))
+    with pytest.raises(ValueError, match="multiple rules"):
+        nnx.with_rngs(nnx.Rngs(params=0, dropout=1), graph_updates=False, **rules)
+
+
 def test_with_rngs_shares_what_is_not_new_and_keeps_what_is_shared() -> None:
     model = net()
     (new, label), again = with_rngs([(model, "x"), model], split={"params": 2})

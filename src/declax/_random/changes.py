@@ -482,7 +482,8 @@ def with_rngs(
       graph_updates: None or False, since nothing is changed in place.
 
     Raises:
-      RngError: as `split_rngs`, and for ``graph_updates=True``.
+      RngError: as `split_rngs`, for a stream that filters of two rules match,
+        and for ``graph_updates=True``.
 
     >>> import declax as dx
     >>> rngs = dx.Rngs(params=0, dropout=1)

@@ -141,13 +141,32 @@ def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules], req
     """
     changes: dict[Stream, KeyChange] = {}
     for rules in groups:
-        for stream, change in select(where, streams, rules, required).items():
-            if change is not None:
-                changes.setdefault(stream, change)
+        found = {s: change for s, change in select(where, streams, rules, required).items() if change is not None}
+        changes = {**found, **changes}
+    _check_rules(where, streams, groups)
     check_can_change(changes)
     for stream in changes:
         check_is_single(stream.label, stream.key)
     return {s: make_keys(draw(s.key, s.count), *changes[s]) for s in streams if s in changes}
+
+
+def _check_rules(where: str, streams: Sequence[Stream], groups: Sequence[Rules]) -> None:
+    """Checks that the filters of one group only select a stream; `...` and True take what the others leave."""
+    selected: dict[Stream, str] = {}
+    for rules in groups:
+        explicit = [(wanted, change) for wanted, change in rules if wanted is not ... and wanted is not True]
+        for stream, change in select(where, streams, explicit, False).items():
+            if change is None:
+                continue
+            if stream in selected:
+                raise RngError(
+                    f"{where}, {stream.label}",
+                    "this stream matches multiple rules",
+                    expected="one of split, broadcast and fork",
+                    got=f"{selected[stream]} and {change[0]}",
+                    fix=f"dx.{where}(model, {change[0]}=...)        # `...` takes the streams that no filter selects",
+                )
+            selected[stream] = change[0]
 
 
 # --- keys --------------------------------------------------------------------------
