@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -120,6 +120,24 @@ def test_gradients_of_states() -> None:
             return loss(state) * x.sum()
 
         return nnx.grad(loss)(shifts), nnx.grad(product, argnums=(0, 1))(jnp.ones(2), shifts)
+
+    assert_same(program)
+
+
+class Point(NamedTuple):
+    y: Any
+    x: Any
+
+
+def test_flat_states_are_in_the_order_of_sorted_keys() -> None:
+    def program(nnx: Any) -> Any:
+        point = Point(nnx.Param(jnp.ones(1)), nnx.BatchStat(jnp.full(2, 2.0)))
+        model = nnx.Dict(point=nnx.data(point), list=nnx.List([nnx.Param(jnp.full(1, float(i))) for i in range(11)]))
+        state = nnx.state(model)
+        flat = list(nnx.to_flat_state(state))
+        again = nnx.merge(nnx.graphdef(model), nnx.from_flat_state(flat))
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+        return [str(path) for path, _ in flat], [v[...] for _, v in flat], paths, again.point.x[...], again.point.y[...]
 
     assert_same(program)
 

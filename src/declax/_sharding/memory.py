@@ -104,7 +104,7 @@ def bytes_per_device(
     placed = shardings_of_leaves("bytes_per_device", state.definition, state.leaves, devices, labels, held)
     sizes = {name: Size() for name in ("parameters", "gradients", "optimizer state", "other")}
     replicated: list[tuple[str, int]] = []
-    for (path, variable), tree in zip(state.flat_state(), placed, strict=True):
+    for (path, variable), tree in zip(state._read_pairs(), placed, strict=True):
         kind = "parameters" if isinstance(variable, Param) else "other"
         kind = "optimizer state" if isinstance(variable, OptState) else kind
         kinds = [kind, "gradients"] if is_trainable(path, variable) else [kind]

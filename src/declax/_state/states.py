@@ -177,8 +177,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return self._pair[1]
 
     def flat_state(self) -> FlatState:
-        """The pairs of path and value, in order; Variables write into the State."""
-        return FlatState.from_sorted_keys_values(self.paths, self._values())
+        """The pairs of path and value, in the order of sorted keys; Variables write into the State."""
+        in_order = self.definition.in_jax_order  # that of the graph differs in named tuples and dataclasses
+        return FlatState.from_sorted_keys_values(tuple(in_order(self.paths)), list(in_order(self._values())))
 
     def _read_pairs(self) -> Iterator[Pair]:
         """As `flat_state`, for reading only: its Variables do not show the State."""
