@@ -316,6 +316,18 @@ def test_a_cached_key_is_rotated_once(normal):
     assert "f32[6,1,2] = cos" not in text  # the angles of all keys
 
 
+def test_a_function_with_options_gets_the_position_of_a_query(normal):
+    def rotary(query, key, value, **options):
+        return dx.dot_product_attention_with_rope(query, key, value, rope=dx.RoPE(theta=100.0), **options)
+
+    layer = dx.MultiHeadAttention(2, 8, attention_fn=rotary, decode=False, rngs=dx.Rngs(0))
+    x = normal(2, 4, 8)
+    whole = layer(x, is_causal=True)
+    layer.init_cache(x.shape)
+    parts = [layer(x[:, :2], decode=True), layer(x[:, 2:], decode=True)]
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_decoding_with_a_window(normal):
     near = functools.partial(dx.dot_product_attention, local_window_size=(2, 0))

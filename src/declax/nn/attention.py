@@ -56,6 +56,12 @@ def _features_of_head(num_heads: int, num_kv_heads: int, features: int) -> int:
     return features // num_heads
 
 
+def _takes_offset(attention_fn: Callable[..., Any]) -> bool:
+    """Whether a function takes the position of the first query, by its name or among ``**options``."""
+    parameters = inspect.signature(attention_fn).parameters.values()
+    return any(parameter.name == "query_offset" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 @dataclass
 class _Heads(Module):
     """The fields of attention on which the maps to heads and from them depend."""
@@ -305,7 +311,7 @@ class MultiHeadAttention(_Heads):
             query, key = self._rotated(self.rope, query, key, decodes)
         if decodes:
             options["is_causal"] = False  # the mask of the cache is, and counts positions from its start
-            if self.cache_index is not None and "query_offset" in inspect.signature(self.attention_fn).parameters:
+            if self.cache_index is not None and _takes_offset(self.attention_fn):
                 options["query_offset"] = self.cache_index.value
             key, value, visible = self._cached(key, value)
             mask = combine_masks(mask, visible)
