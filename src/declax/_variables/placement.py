@@ -33,7 +33,7 @@ AxisRules: TypeAlias = Mapping[str, Any] | Iterable[tuple[str, Any]]
 # jax leaves these without types
 make_spec: Callable[..., PartitionSpec] = PartitionSpec
 _constrain: Callable[..., Any] = jax.lax.with_sharding_constraint
-_reshard: Callable[..., Any] = jax.sharding.reshard
+reshard: Callable[..., Any] = jax.sharding.reshard
 
 
 # --- rules ------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def _resolve(
         if name is PartitionSpec.UNCONSTRAINED:
             entries.append(name)
             continue
-        axes = [axis for part in _several(name) for axis in _several(targets.get(part, part))]
+        axes = [axis for part in several(name) for axis in several(targets.get(part, part))]
         problem = _unknown_axis(name, axes, targets, sizes)
         axes = [axis for axis in axes if axis not in manual]  # in a shard_map, which has split the value
         problem = problem or _taken_axis(dimension, names, axes, taken)
@@ -352,11 +352,11 @@ def _unknown_axis(
     if unknown is None:
         return None
     known = "        # or one of the mesh axes " + ", ".join(map(repr, sizes))
-    if unknown in _several(name) and unknown not in targets:
+    if unknown in several(name) and unknown not in targets:
         near = errors.suggest(str(unknown), [*targets, *sizes])
         text = f"{unknown!r} has no rule, and is no axis of the mesh" + (f"; {near}" if near else "")
         return text, f"dx.sharding_rules({{..., {unknown!r}: None}}){known}"
-    of = next(part for part in _several(name) if unknown in _several(targets.get(part)))
+    of = next(part for part in several(name) if unknown in several(targets.get(part)))
     return (
         f"its rule names {unknown!r}, which is no axis of the mesh",
         f"dx.sharding_rules({{..., {of!r}: None}}){known}",
@@ -382,7 +382,8 @@ def _indivisible(size: int, axes: Sequence[str], sizes: Mapping[str, int]) -> _P
     return f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}", fix
 
 
-def _several(name: Any) -> tuple[Any, ...]:
+def several(name: Any) -> tuple[Any, ...]:
+    """The axes of one entry of a sharding, which may be None, an axis or several."""
     return () if name is None else tuple(name) if isinstance(name, (tuple, list)) else (name,)
 
 
@@ -455,11 +456,17 @@ def within(old: jax.Array, new: Any) -> Any:
     if isinstance(old, Tracer):
         there, here = (jax.typeof(value).sharding for value in (old, new))
         is_explicit = AxisType.Explicit in there.mesh.axis_types
-        return _reshard(new, there) if is_explicit and here != there else new
+        return reshard(new, there) if is_explicit and here != there else new
     if not is_committed(old) or isinstance(new, Tracer) or getattr(new, "sharding", None) == old.sharding:
         return new
     is_elsewhere = is_committed(new) and new.sharding.device_set != old.sharding.device_set
     return new if is_elsewhere else jax.device_put(new, old.sharding)
+
+
+def explicit_spec(value: jax.Array) -> PartitionSpec | None:
+    """How a mesh with explicit axes splits an array, traced or not; None on other meshes and without one."""
+    sharding = jax.typeof(value).sharding
+    return sharding.spec if AxisType.Explicit in sharding.mesh.axis_types else None
 
 
 def on_mesh(sharding: PartitionSpec | NamedSharding | Format) -> NamedSharding | Format:
@@ -491,11 +498,11 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
         return value if is_there else jax.device_put(value, sharding)
     if isinstance(sharding, Format) or not _is_explicit(target):
         return _constrain(value, sharding)
-    return _reshard(value, target)
+    return reshard(value, target)
 
 
 def _is_explicit(sharding: NamedSharding) -> bool:
     """Whether the axes that split an array are explicit; of an array that is not split, all axes of the mesh."""
     types = _types_of(sharding.mesh)
-    used = [axis for entry in sharding.spec for axis in _several(entry) if isinstance(axis, str)]
+    used = [axis for entry in sharding.spec for axis in several(entry) if isinstance(axis, str)]
     return all(types[axis] is AxisType.Explicit for axis in used or types)

@@ -18,6 +18,7 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
+from declax._variables.placement import explicit_spec, make_spec, several
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
@@ -176,6 +177,7 @@ class Embed(Module):
         (table,) = self.promote_dtype((table,), dtype=self._dtype_of(table), inexact=False)
         if self.num_embeddings == 1:
             inputs = jnp.zeros_like(inputs)
+        out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
         if out_sharding is None:
             return jnp.take(table, inputs, axis=0)
         return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
@@ -203,6 +205,15 @@ class Embed(Module):
 
     def _dtype_of(self, table: jax.Array) -> Dtype:
         return table.dtype if self.dtype is None else self.dtype
+
+
+def _sharding_of_rows(table: jax.Array, inputs: jax.Array) -> jax.P | None:
+    """Where rows of a table lie under explicit sharding, which JAX leaves to us: as the integers and the features."""
+    rows, columns = explicit_spec(inputs), explicit_spec(table)
+    if rows is None or columns is None:
+        return None
+    taken, wanted = ({axis for entry in entries for axis in several(entry)} for entries in (rows, columns[1:]))
+    return make_spec(*rows, None if taken & wanted else columns[1])
 
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these

@@ -18,6 +18,7 @@ from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.changes import broadcast_rngs, split_rngs
 from declax._random.streams import Rngs, RngState, RngStream
+from declax._variables.placement import explicit_spec, make_spec, reshard
 from declax.nn._checks import field_of
 from declax.nn.cells import C, RngSource, RNNCellBase
 from declax.nn.cells import GRUCell as GRUCell
@@ -183,7 +184,7 @@ class RNN(Module, Generic[C]):
             stream: Any = self.rngs if rngs is None else rngs
             stream = stream.carry.fork() if isinstance(stream, Rngs) else stream
             shape = (*inputs.shape[:time_axis], *inputs.shape[time_axis + 1 :])
-            initial_carry = self.cell.initialize_carry(shape, stream)
+            initial_carry = _as_split(self.cell.initialize_carry(shape, stream), inputs, time_axis, len(batch))
         with_carries = lengths is not None and return_carry
         carry, outputs = self._run(time_axis, with_carries)(self.cell, initial_carry, inputs)
         if lengths is not None and return_carry:
@@ -209,6 +210,16 @@ class RNN(Module, Generic[C]):
         state_axes = StateAxes({...: Carry} if self.state_axes is None else self.state_axes)
         broadcast: Any = None if self.broadcast_rngs is None else to_predicate(self.broadcast_rngs)
         return _steps(state_axes, broadcast, time_axis, self.unroll, with_carries)
+
+
+def _as_split(carry: C, inputs: jax.Array, time_axis: int, batch_axes: int) -> C:
+    """A first state with the batch of the inputs, under explicit sharding: those of all steps are split alike."""
+    spec = explicit_spec(inputs)
+    if spec is None:
+        return carry
+    batch = (*spec[:time_axis], *spec[time_axis + 1 :])[:batch_axes]
+    split: C = jax.tree.map(lambda array: reshard(array, make_spec(*batch)), carry)
+    return split
 
 
 def _carry_stream(layer: Module, given: RngSource | bool | None) -> RngStream | None:
