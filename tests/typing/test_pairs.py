@@ -2,6 +2,9 @@
 
 The programs are in ``programs/``; ``pairs.py`` describes their format. With ``DECLAX_UPDATE_GOLDEN=1`` in the
 environment, the tests write the codes of each checker next to the programs, and the totals into docs/types.md.
+
+Two more programs are checked with them: ``declarations.txt`` has class bodies with marked errors, and
+``right_ported.py`` what newcomers write, without any.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import runpy
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +27,8 @@ GROUPS = read_groups()
 PAIRS = tuple(pair for group in GROUPS for pair in group.pairs)
 PAGE = ROOT / "docs" / "types.md"
 BEGIN, END = "<!-- what is caught: written by tests/typing -->\n", "<!-- the end of what is caught -->\n"
+DECLARATIONS = Path(__file__).with_name("declarations.txt")  # no module: `make types` would report its errors
+PORTED = Path(__file__).with_name("right_ported.py")
 SHARE = 0.9
 """Of what annotations can express, this much is caught without the plugin."""
 
@@ -62,6 +68,8 @@ def findings(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         (folder / f"right_{group.name}.py").write_text(FIRST_LINE + group.right, encoding="utf-8")
     for pair in PAIRS:
         (folder / f"{pair.module}.py").write_text(FIRST_LINE + pair.wrong, encoding="utf-8")
+    for program in (DECLARATIONS, PORTED):
+        (folder / f"{program.stem}.py").write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     return Findings(Programs(folder, cache_folder("pairs", tmp_path_factory, pytestconfig)).check())
 
 
@@ -120,6 +128,15 @@ def test_only_the_marked_line_is_reported(findings: Findings, checker: str) -> N
     marked = {(pair.module, pair.marked + 1) for pair in PAIRS}
     wrong = [report for report in findings.of(checker) if report.module.startswith("wrong_")]
     assert [str(report) for report in wrong if report[:2] not in marked] == []
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_the_marked_errors_of_declarations_are_reported_and_no_others(findings: Findings, checker: str) -> None:
+    marks = ("# error",) if checker == PYRIGHT else ("# error", "# error of mypy")
+    lines = DECLARATIONS.read_text(encoding="utf-8").splitlines()
+    wanted = [number for number, line in enumerate(lines, 1) if line.endswith(marks)]
+    found = [report for report in findings.of(checker) if report.module == DECLARATIONS.stem]
+    assert sorted({report.line for report in found}) == wanted, "\n".join(map(str, found))
 
 
 # ================================================================= what is written of it
