@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.export
@@ -95,12 +96,12 @@ def test_a_shared_part_is_one_weight():
 def test_files(net, weights, tmp_path):
     pytest.importorskip("flatbuffers")
     dx.export(net, X, shapes="b, 2", weights=weights).save(tmp_path / "net")
-    assert sorted(path.name for path in (tmp_path / "net").iterdir()) == [
-        "export.json",
-        "program.jax_export",
-        "weights.safetensors",
-    ]
-    assert len(map_tensors(tmp_path / "net" / "weights.safetensors")) == (8 if weights == "inputs" else 0)
+    files = {"export.json", "program.jax_export", "weights.safetensors"}
+    if weights == "constants":
+        files.remove("weights.safetensors")
+    else:
+        assert len(map_tensors(tmp_path / "net" / "weights.safetensors")) == 8
+    assert {path.name for path in (tmp_path / "net").iterdir()} == files
     loaded = dx.load_exported(tmp_path / "net")
     np.testing.assert_allclose(loaded(X), net(X), rtol=1e-5, atol=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["net"]
@@ -159,6 +160,38 @@ def test_manifests_are_checked(change, text, tmp_path):
     path.write_text("[]")
     with pytest.raises(CheckpointError, match="this is not a manifest"):
         dx.load_exported(tmp_path / "sine")
+
+
+def test_weights_that_the_manifest_leaves_out(net, tmp_path):
+    pytest.importorskip("flatbuffers")
+    dx.export(net, X).save(tmp_path / "net")
+    path = tmp_path / "net" / "export.json"
+    table = json.loads(path.read_text())
+    del table["sha256"]["weights.safetensors"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(CheckpointError, match=r"the weight '.*' of the program is missing"):
+        dx.load_exported(tmp_path / "net")
+
+
+def test_calls_that_do_not_fit_the_program(net):
+    program = dx.export(net, X)
+    calls: list[Any] = [(jnp.ones((4, 3)),), (), (X, X), (X.astype(jnp.bfloat16),), ({"x": X},), ("x",)]
+    for arguments in calls:
+        with pytest.raises(TransformError, match="the program cannot be called like this") as caught:
+            program(*arguments)
+        assert caught.value.expected == "(float32[4,2]) on cpu"
+        assert caught.value.why
+    elsewhere = dx.export(net, X, platforms=["tpu", "cuda"])
+    with pytest.raises(TransformError, match="the program cannot be called like this") as caught:
+        elsewhere(X)
+    assert caught.value.expected == "(float32[4,2]) on tpu or cuda"
+    assert str(caught.value.got).endswith(" on cpu")
+    symbolic = dx.export(net, X, shapes="b, 2")
+    with pytest.raises(TransformError, match="the program cannot be called like this"):
+        symbolic(jnp.ones((2, 3)))
+    program.weights["down.bias"] = jnp.ones(4)
+    with pytest.raises(TransformError, match="the program cannot be called like this"):
+        program(X)
 
 
 def test_results_of_other_classes_stay_in_this_process(net, tmp_path):

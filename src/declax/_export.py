@@ -49,13 +49,36 @@ class ExportedProgram:
         self._run = jax.jit(exported.call)
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the program on arrays of the exported shapes and dtypes, on one of the exported platforms."""
-        return self._run(self.weights, *args)
+        """Runs the program on arrays of the exported shapes and dtypes, on one of the exported platforms.
+
+        Raises:
+          TransformError: for other arguments, another platform, or another number of devices.
+        """
+        try:
+            return self._run(self.weights, *args)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise TransformError(
+                f"ExportedProgram({self.exported.fun_name})",
+                "the program cannot be called like this",
+                expected=self._expected(),
+                got=f"({', '.join(map(describe, args))}) on {jax.default_backend()}",
+                why=str(error).splitlines()[0][:500],
+                fix="dx.export(function, *examples, shapes=..., platforms=...)        # for such arguments and devices",
+            ) from error
+
+    def _expected(self) -> str:
+        """The arguments, platforms and devices of the program."""
+        count = self.exported.nr_devices
+        devices = f", {count} devices" if count > 1 else ""
+        return f"{self._shown_arguments()} on {' or '.join(self.exported.platforms)}{devices}"
+
+    def _shown_arguments(self) -> str:
+        avals = self.exported.in_avals[len(self.weights) :]
+        shown = [f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals]
+        return f"({', '.join(shown)})"
 
     def __repr__(self) -> str:
-        avals = self.exported.in_avals[len(self.weights) :]
-        shown = ", ".join(f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals)
-        return f"ExportedProgram({self.exported.fun_name}({shown}), weights={len(self.weights)})"
+        return f"ExportedProgram({self.exported.fun_name}{self._shown_arguments()}, weights={len(self.weights)})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the program and its weights to a new folder.
@@ -75,13 +98,15 @@ class ExportedProgram:
                 temporary.mkdir()
             with new_file(temporary / PROGRAM) as file:
                 file.write(content)
-            of_weights = write_tensors(temporary / WEIGHTS, self.weights)
+            digests = {PROGRAM: hashlib.sha256(content).hexdigest()}
+            if self.weights:
+                digests[WEIGHTS] = write_tensors(temporary / WEIGHTS, self.weights)
             manifest = {
                 "format": FORMAT,
                 "function": self.exported.fun_name,
                 "platforms": self.exported.platforms,
                 "jax": jax.__version__,
-                "sha256": {PROGRAM: hashlib.sha256(content).hexdigest(), WEIGHTS: of_weights},
+                "sha256": digests,
             }
             with new_file(temporary / MANIFEST) as file:
                 file.write(json.dumps(manifest, indent=2).encode())
@@ -183,8 +208,11 @@ def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
                 raise CheckpointError(str(folder / file), "the file was changed after it was written", expected=digest)
     with naming(folder / PROGRAM, "read"):
         exported = jax.export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
-    stored = map_tensors(folder / WEIGHTS)
+    stored = map_tensors(folder / WEIGHTS) if WEIGHTS in manifest["sha256"] else {}
     (expected, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    missing = [name for name in expected if name not in stored]
+    if missing:
+        raise CheckpointError(str(folder), f"the weight {missing[0]!r} of the program is missing", expected=WEIGHTS)
     return ExportedProgram(exported, {name: jnp.array(stored[name]) for name in expected})
 
 
@@ -197,7 +225,8 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             str(path), "this is not a manifest that this version reads", expected=f"format {FORMAT}", got=got
         )
-    if not isinstance(found.get("sha256"), dict) or set(found["sha256"]) != {PROGRAM, WEIGHTS}:
+    files = found.get("sha256")
+    if not isinstance(files, dict) or PROGRAM not in files or files.keys() - {PROGRAM, WEIGHTS}:
         raise CheckpointError(str(path), "the manifest does not list the files", expected=f"{PROGRAM} and {WEIGHTS}")
     return found
 
