@@ -380,6 +380,69 @@ def test_files_in_several_parts(tmp_path):
         np.testing.assert_array_equal(model.blocks[1].down.kernel.value, given["layers.1.fc2.weight"].T)
 
 
+def test_several_files_with_an_index(tmp_path):
+    model, other = Stack(rngs=dx.Rngs(0)), Stack(rngs=dx.Rngs(1))
+    dx.save_weights(model, tmp_path / "model.safetensors", map=MAP, max_file_size=100)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    count = len(names) - 1
+    assert count > 2
+    assert names[-1] == "model.safetensors.index.json"
+    assert names[:-1] == [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    sizes = [sum(a.nbytes for a in map_tensors(tmp_path / name).values()) for name in names[:-1]]
+    assert max(sizes) <= 100
+    index = json.loads((tmp_path / names[-1]).read_text())
+    assert index["metadata"]["total_size"] == sum(sizes)
+    assert dx.load_weights(other, tmp_path, map=MAP)
+    assert all((values(other)[name] == array).all() for name, array in values(model).items())
+    for name in ("model.safetensors", "model.npz"):
+        with pytest.raises(WeightsError, match=r"exists|several files are"):
+            dx.save_weights(model, tmp_path / name, max_file_size=50)
+    with pytest.raises(WeightsError, match=r"model.safetensors.index.json exists"):
+        dx.save_weights(model, tmp_path / "model.safetensors")  # a folder is read by its index
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    dx.save_weights(model, tmp_path / "one.safetensors", max_file_size=10_000)
+    assert (tmp_path / "one.safetensors").exists()
+    for size in (0, 1.5, "5GB", True):
+        with pytest.raises(WeightsError, match=r"several files are \.safetensors files of some bytes"):
+            dx.save_weights(model, tmp_path / "two.safetensors", max_file_size=size)
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_several_files_or_none(failing, tmp_path, monkeypatch):
+    real, calls = Path.rename, []
+
+    def rename(path, target):
+        calls.append(target)
+        if len(calls) == failing + 1:
+            raise OSError(5, "Input/output error")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        dx.save_weights(Stack(rngs=dx.Rngs(0)), tmp_path / "model.safetensors", map=MAP, max_file_size=150)
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_of_wrong_types(tmp_path):
+    model = Listed(rngs=dx.Rngs(0))
+    dx.save_weights(model, tmp_path / "m.safetensors")
+    for call in (dx.load_weights, dx.save_weights):
+        with pytest.raises(WeightsError, match="a map is a dict from names of tensors to paths"):
+            call(model, tmp_path / "m.safetensors", map="{path*}")
+    with pytest.raises(WeightsError, match="this is no floating-point dtype"):
+        dx.save_weights(model, tmp_path / "n.safetensors", dtype="nope")
+
+    @dx.jit
+    def within(model: Any) -> None:
+        dx.load_weights(model, tmp_path / "m.safetensors")
+
+    before = values(model)
+    with pytest.raises(WeightsError, match="the parameter is a tracer") as caught:
+        within(model)
+    assert caught.value.fix == "dx.load_weights(model, file)        # outside of jit, grad and vmap"
+    assert all((values(model)[name] == before[name]).all() for name in before)
+
+
 def test_files_that_are_not_read(tmp_path):
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
     with pytest.raises(WeightsError, match=r"pytorch_model\.bin does not have a format that declax reads"):

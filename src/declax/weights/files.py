@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from declax.checkpoint.files import naming, open_regular
-from declax.checkpoint.safetensors import INDEX_SUFFIX, map_tensors, tensor_files, write_tensors
+from declax.checkpoint.safetensors import INDEX_SUFFIX, map_tensors, tensor_files, write_index, write_tensors
 from declax.errors import WeightsError
 
 
@@ -33,28 +35,83 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: mapped[file][name] for name, file in files.items()}
 
 
-def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-    """Writes a new file under a temporary name, and renames it.
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any], max_file_size: int | None = None) -> None:
+    """Writes new files under temporary names, and renames them; an index comes last.
 
     Raises:
-      CheckpointError: the file cannot be written, or the format cannot hold a dtype.
-      WeightsError: the file exists, or has another format.
+      CheckpointError: a file cannot be written, or the format cannot hold a dtype.
+      WeightsError: a file exists, or has another format.
     """
     path = Path(path)
     if path.suffix not in (".safetensors", ".npz"):
         raise _unknown_format("save_weights", path)
-    if os.path.lexists(path):
-        raise WeightsError("save_weights", f"{path} exists", fix="another name, or remove the file first")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    groups = [dict(arrays)] if max_file_size is None else _groups(path, arrays, max_file_size)
+    count = len(groups)
+    names = [f"{path.stem}-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    files = [path] if count == 1 else [path.with_name(name) for name in names]
+    index = path.with_name(path.stem + INDEX_SUFFIX)
+    # a folder with an index and a file would have two models
+    for file in [*files, path, index] if path.suffix == ".safetensors" else [path]:
+        if os.path.lexists(file):
+            raise WeightsError("save_weights", f"{file} exists", fix="another name, or remove the file first")
+    with _all_or_none() as publish:
+        for file, group in zip(files, groups, strict=True):
+            if path.suffix == ".npz":
+                _write_npz(publish(file), group)
+            else:
+                write_tensors(publish(file), group, metadata={"format": "pt"})  # which transformers asks for
+        if count > 1:
+            places = {name: file.name for file, group in zip(files, groups, strict=True) for name in group}
+            write_index(publish(index), places, sum(map(_size, arrays.values())))
+
+
+@contextmanager
+def _all_or_none() -> Generator[Callable[[Path], Path], None, None]:
+    """Yields a function that gives files temporary names; after the block they are renamed, in their order."""
+    temporary: dict[Path, Path] = {}
+
+    def publish(path: Path) -> Path:
+        temporary[path] = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        return temporary[path]
+
+    done: list[Path] = []
     try:
-        if path.suffix == ".npz":
-            _write_npz(temporary, arrays)
-        else:
-            write_tensors(temporary, arrays, metadata={"format": "pt"})  # which transformers asks for
-        with naming(path, "renamed"):
-            temporary.rename(path)
+        yield publish
+        for path, written in temporary.items():
+            with naming(path, "renamed"):
+                written.rename(path)
+            done.append(path)
+    except BaseException:
+        for path in done:
+            path.unlink(missing_ok=True)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+
+
+def _groups(path: Path, arrays: Mapping[str, Any], max_file_size: Any) -> list[dict[str, Any]]:
+    """The arrays of each file, in their order."""
+    if type(max_file_size) is not int or max_file_size < 1 or path.suffix != ".safetensors":
+        raise WeightsError(
+            "save_weights, max_file_size",
+            "several files are .safetensors files of some bytes",
+            got=f"{max_file_size!r} for {path.name}",
+            fix='dx.save_weights(model, "model.safetensors", max_file_size=5_000_000_000)',
+        )
+    groups: list[dict[str, Any]] = [{}]
+    size = 0
+    for name, array in arrays.items():
+        if size and size + _size(array) > max_file_size:
+            groups.append({})
+            size = 0
+        groups[-1][name] = array
+        size += _size(array)
+    return groups
+
+
+def _size(array: Any) -> int:
+    return int(prod(array.shape)) * int(array.dtype.itemsize)
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

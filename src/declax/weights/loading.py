@@ -274,8 +274,9 @@ def save_weights(
     map: WeightMap | None = None,
     only: Filter | None = None,
     dtype: Any = None,
+    max_file_size: int | None = None,
 ) -> None:
-    """Writes the parameters of a model to a new file, in the names and layouts of another library.
+    """Writes the parameters of a model to new files, in the names and layouts of another library.
 
     The inverse of `load_weights` with the same map. The first entry that matches a parameter counts.
 
@@ -285,10 +286,12 @@ def save_weights(
       map: as in `load_weights`; None takes the paths of the parameters, with dots.
       only: a filter of the parameters to write; None as in `load_weights`.
       dtype: the dtype of floating-point tensors in the file; None keeps that of the parameters.
+      max_file_size: in bytes. More than that goes to ``model-00001-of-00002.safetensors`` and so on, with an index
+        ``model.safetensors.index.json``, as `transformers` does. A larger tensor has a file of its own.
 
     Raises:
       WeightsError: the map is wrong, parameters have no entry in it, two of them have one name, `dtype` is no
-        floating-point dtype, the file exists, or the model is abstract.
+        floating-point dtype, `max_file_size` is no positive int, a file exists, or the model is abstract.
       CheckpointError: the file cannot be written, or cannot hold a dtype.
 
     >>> import declax as dx
@@ -297,8 +300,10 @@ def save_weights(
     >>> sorted(dx.load_weights(model, "plain.safetensors").filled)
     ['bias', 'kernel']
     """
-    if dtype is not None and not jnp.issubdtype(dtype, jnp.inexact):
-        raise WeightsError("save_weights, dtype", "this is no floating-point dtype", got=repr(dtype))
+    if dtype is not None and not _is_inexact(dtype):
+        raise WeightsError(
+            "save_weights, dtype", "this is no floating-point dtype", got=repr(dtype), fix="dtype=jnp.bfloat16"
+        )
     parameters = Parameters.of(model, only)
     abstract = [path for path, leaf in parameters.leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]
     if abstract:
@@ -312,7 +317,14 @@ def save_weights(
                     "save_weights", f"two parameters would have the name {name!r}", why="captures differ"
                 )
             tensors[name] = _Joined(parameters, transfer, number, dtype)
-    write_arrays(file, tensors)
+    write_arrays(file, tensors, max_file_size)
+
+
+def _is_inexact(dtype: Any) -> bool:
+    try:
+        return bool(jnp.issubdtype(np.dtype(dtype), jnp.inexact))
+    except TypeError:
+        return False
 
 
 def _transfers_from(parameters: Parameters, rules: Sequence[Rule]) -> list[Transfer]:

@@ -129,6 +129,9 @@ IDENTITY: WeightMap = {"{path*}": "{path*}"}
 
 def rules_of(given: WeightMap | None) -> list[Rule]:
     """The rules of a map, in its order."""
+    if not (given is None or isinstance(given, Mapping)):
+        fix = '{"fc.weight": dx.weights.transpose("fc.kernel")}'
+        raise WeightsError("map", "a map is a dict from names of tensors to paths", got=describe(given), fix=fix)
     return [Rule.of(key, destination) for key, destination in (IDENTITY if given is None else given).items()]
 
 

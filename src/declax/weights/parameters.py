@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from declax._filters import Any as AnyOf
 from declax._filters import Filter, Not
@@ -17,7 +18,7 @@ from declax._graph.iteration import iter_graph
 from declax._random.streams import RngState
 from declax._typing import Path
 from declax._variables.variable import Cache, Intermediate, Perturbation
-from declax.errors import WeightsError, format_path
+from declax.errors import WeightsError, describe, format_path
 from declax.nn.stacking import Stacked
 
 IS_WEIGHT: Final[Filter] = Not(AnyOf(RngState, Cache, Intermediate, Perturbation))
@@ -65,6 +66,15 @@ class Parameters(NamedTuple):
         whole: dict[str, Parameter] = {}
         names: dict[Path, list[str]] = {}
         for path, leaf in zip(every.paths, every.leaves, strict=True):
+            if isinstance(leaf, Tracer):
+                why = "files are read and written once, when Python runs, and not by the compiled program"
+                raise WeightsError(
+                    f"weights, {format_path(path)}",
+                    "the parameter is a tracer",
+                    got=describe(leaf),
+                    why=why,
+                    fix="dx.load_weights(model, file)        # outside of jit, grad and vmap",
+                )
             if not _is_array(leaf):
                 continue
             name = name_of(path)
