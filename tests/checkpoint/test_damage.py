@@ -221,7 +221,16 @@ HOSTILE = {
     "spec": (("items", "model", "spec"), "Net", "a spec must be a table"),
     "spec of code": (("items", "model", "spec"), {"kind": "os.system"}, "unknown kind"),
     "versions": (("items", "model", "versions"), {"model": "2"}, "'2' is not a size"),
-    "path": ((*LEAF, "path"), [["w"]], "the keys of a path must be texts and integers"),
+    "path": ((*LEAF, "path"), [[["w"]]], "the keys of a path must be texts, integers, or tuples of them"),
+    "empty key": ((*LEAF, "path"), [[]], "the keys of a path must be texts, integers, or tuples of them"),
+    "tree": (("items", "tree", "tree"), ["set", "tree.a"], "'set' is not the kind of a tree"),
+    "tree of others": (
+        ("items", "tree", "tree"),
+        ["dict", ["a", "model.w"]],
+        "the tree of the item 'tree' has other leaves",
+    ),
+    "equal keys": (("items", "tree", "tree"), ["dict", ["a", "tree.a"], ["a", None]], "a key occurs twice in a tree"),
+    "static value": (("items", "model", "nodes"), {"model": ["Module", {"a": [1]}]}, "the manifest is invalid"),
     "another path": ((*LEAF, "path"), ["v"], "the manifest gives 'model.w' another path"),
     "two values": ((*LEAF, "value"), 3, "a leaf must have a dtype or a value"),
     "kind": ((*LEAF, "kind"), 3, "3 is not a text"),
@@ -259,6 +268,18 @@ def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
     assert str(path) in str(caught.value)
     assert time.process_time() - begun < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
+
+
+@pytest.mark.parametrize("depth", [5000, 50_000])
+def test_deep_trees(depth, saved, tmp_path):
+    shutil.copytree(saved / "c", tmp_path / "c")
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    del table["sha256"]
+    table["items"]["tree"]["tree"] = "DEEP"
+    text = json.dumps(table)[1:].replace('"DEEP"', '["list",' * depth + '"tree.a"' + "]" * depth)
+    with_manifest(tmp_path / "c", text.encode())
+    with pytest.raises(CheckpointError, match=r"the manifest is invalid|the JSON is nested too deeply"):
+        dx.load(tmp_path / "c", into={})
 
 
 def test_the_files_must_have_the_arrays_of_the_manifest(saved, tmp_path):
@@ -311,6 +332,19 @@ def test_a_valid_file_of_another_size(verify, saved, tmp_path):
     with pytest.raises(CheckpointError, match="the file has another size") as caught:
         dx.load(tmp_path / "c", verify=verify)
     assert str(file) in str(caught.value)
+
+
+def test_static_values_of_a_manifest_reach_fields_only(tmp_path):
+    dx.save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0))})
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    for name in ("__class__", "__dict__", "_pytree__layout", "kernel", "__call__"):
+        changed = json.loads(json.dumps(table))
+        del changed["sha256"]
+        changed["items"]["model"]["nodes"]["model"][1][name] = "x"
+        with_manifest(tmp_path / "c", changed)
+        with pytest.raises(CheckpointError, match="was changed after it was constructed") as caught:
+            dx.load(tmp_path / "c")
+        assert f"model.{name}: the checkpoint has 'x'" in str(caught.value)
 
 
 def test_the_first_line_has_a_fixed_length(saved):

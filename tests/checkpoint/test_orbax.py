@@ -98,6 +98,7 @@ def test_a_model_is_rebuilt_from_its_spec_and_other_items_are_states(tmp_path):
     found = load(tmp_path / "c", extra=[Net])
     assert type(found["model"]) is Net
     assert_equal(leaves_of(found["model"]), leaves_of(net))
+    assert type(found["table"]) is dict
     assert (found["table"]["x"][0] == 1).all()
     assert found["table"]["x"][1] == 7
     assert found["table"]["x"][2].dtype == np.float64
@@ -220,9 +221,10 @@ def test_nothing_is_overwritten(tmp_path):
     other = {"model": dx.Linear(2, 3, rngs=dx.Rngs(1))}
     with pytest.raises(dx.CheckpointError, match="the path exists already"):
         save(tmp_path / "c", other)
-    for options in ({"overwrite": True}, {"progress": print}):
-        with pytest.raises(dx.CheckpointError, match="has no overwrite= and no progress="):
-            save(tmp_path / "c", other, **options)
+    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no overwrite='):
+        save(tmp_path / "c", other, overwrite=True)
+    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
+        save(tmp_path / "c", other, progress=print)
     with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
         load(tmp_path / "c", other, progress=print)
     load(tmp_path / "c", other)
@@ -293,3 +295,119 @@ def test_engines_have_names_and_an_extra(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match="orbax-checkpoint is not installed") as caught:
         save(tmp_path / "c", {"step": 1})
     assert "declax[orbax]" in str(caught.value)
+
+
+def test_static_values_containers_and_tuples_in_paths_come_back(tmp_path):
+    net = Net(rngs=dx.Rngs(0))
+    net.norm.epsilon = 1e-3
+    normed = dx.WeightNorm(dx.Linear(3, 2, rngs=dx.Rngs(0)), rngs=dx.Rngs(0))
+    save(tmp_path / "c", {"model": net, "pair": (jnp.ones(2), [3, None]), "ids": {7: jnp.zeros(1)}, "normed": normed})
+    found = load(tmp_path / "c", extra=[Net])
+    assert found["model"].norm.epsilon == 1e-3
+    assert (found["pair"][0] == 1).all()
+    assert found["pair"][1] == [3, None]
+    assert found["ids"].keys() == {7}
+    other = dx.WeightNorm(dx.Linear(3, 2, rngs=dx.Rngs(1)), rngs=dx.Rngs(1))
+    load(tmp_path / "c", {"normed": other})
+    assert_equal(leaves_of(other), leaves_of(normed))
+
+
+def test_each_engine_names_the_other(tmp_path):
+    net = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    save(tmp_path / "orbax", {"model": net})
+    dx.save(tmp_path / "declax", {"model": net})
+    for folder in (tmp_path / "orbax", tmp_path / "orbax" / "model"):
+        with pytest.raises(dx.CheckpointError, match="this is a checkpoint of Orbax") as caught:
+            dx.load(folder, {"model": net})
+        assert caught.value.fix == f'dx.load({str(folder)!r}, into=..., engine="orbax")'
+    with pytest.raises(dx.CheckpointError, match="this is a checkpoint of declax") as caught:
+        load(tmp_path / "declax", {"model": net})
+    assert caught.value.fix == f"dx.load({str(tmp_path / 'declax')!r})"
+
+
+# --- the steps of a run -----------------------------------------------------------------
+
+
+def steps_of(folder, **options):
+    return dx.Checkpoints(folder, engine="orbax", **options)
+
+
+def test_steps_are_saved_in_the_background_and_the_latest_and_the_best_stay(tmp_path):
+    net, other = (dx.Linear(2, 3, rngs=dx.Rngs(seed)) for seed in (0, 1))
+    table = {"a": np.zeros(5)}
+    with steps_of(tmp_path / "run", keep=2, best="loss", every=2) as checkpoints:
+        for step, loss in zip(range(9), [0.5, 0.0, 0.1, 0.0, 0.3, 0.0, float("nan"), 0.0, 0.2], strict=True):
+            net.bias.value = jnp.full(3, float(step))
+            table["a"][:] = step
+            items = {"model": net, "table": table, "step": step}
+            assert checkpoints.save(step, items, metrics={"loss": loss}) is (step % 2 == 0)
+            table["a"][:] = -1  # what is saved was copied
+            net.bias.value = jnp.full(3, -1.0)
+        assert checkpoints.load(into={"model": other, "step": 0})["step"] == 8  # waits
+        assert (other.bias.value == 8).all()
+    assert (checkpoints.steps(), checkpoints.latest, checkpoints.best) == ([2, 6, 8], 8, 2)
+    again = steps_of(tmp_path / "run", best="loss")
+    found = again.load("best", into={"model": other, "table": table})
+    assert (found["table"]["a"] == 2).all()
+    assert found.metrics == {"loss": 0.1}
+    assert (again.best, again.latest) == (2, 8)
+
+
+def test_the_steps_are_those_of_the_manager_of_the_peer(tmp_path):
+    net, other = (dx.Linear(2, 3, rngs=dx.Rngs(seed)) for seed in (0, 1))
+    with steps_of(tmp_path, best="loss") as checkpoints:
+        checkpoints.save(3, {"model": net, "step": 3}, metrics={"loss": 0.5})
+        checkpoints.save(5, {"model": net, "step": 5}, metrics={"loss": 0.7})
+    options = ocp.CheckpointManagerOptions(best_fn=lambda metrics: metrics["loss"], best_mode="min")
+    with ocp.CheckpointManager(tmp_path, options=options) as manager:
+        assert (manager.all_steps(), manager.best_step()) == ([3, 5], 3)
+        assert manager.restore(5, args=ocp.args.Composite(step=ocp.args.JsonRestore()))["step"] == 5
+        composite = ocp.args.Composite(model=ocp.args.StandardSave(dx.state(other)))
+        manager.save(7, args=composite, metrics={"loss": 0.1})
+    mine = steps_of(tmp_path, best="loss")
+    assert (mine.latest, mine.best) == (7, 7)
+    mine.load(into={"model": net})
+    assert_equal(leaves_of(net), leaves_of(other))
+
+
+def test_writers_of_one_folder_and_rests_of_killed_ones(tmp_path):
+    items = {"table": {"a": np.ones(2)}}
+    first = steps_of(tmp_path)
+    assert (first.steps(), first.latest, first.best) == ([], None, None)
+    first.save(1, items)
+    with pytest.raises(dx.CheckpointError, match="another writer uses this folder"):
+        steps_of(tmp_path).save(2, items)
+    with pytest.raises(dx.CheckpointError, match="step 1 is not above the last one"):
+        first.save(1, items)
+    with pytest.raises(dx.CheckpointError, match="'metrics' is the name of an item of Orbax"):
+        first.save(2, {"metrics": 3})
+    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
+        first.save(2, items, progress=print)
+    first.close()
+    (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+    first = steps_of(tmp_path)
+    assert first.steps() == [1]
+    first.save(2, items)
+    first = steps_of(tmp_path)  # drops the writer, which waits
+    first.save(3, items)
+    first.close()
+    assert first.steps() == [1, 2, 3]
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name.endswith("-tmp")) == []
+
+
+def test_errors_in_the_background_are_raised_later(tmp_path, monkeypatch):
+    checkpoints = steps_of(tmp_path)
+    checkpoints.save(1, {"table": {"a": np.ones(2)}})
+    checkpoints.wait()
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "wait_until_finished", fail)
+        for call in (checkpoints.wait, lambda: checkpoints.save(2, {"step": 2}), checkpoints.load):
+            with pytest.raises(dx.CheckpointError, match="No space left on device"):
+                call()
+    checkpoints.save(2, {"step": 2})
+    checkpoints.close()
+    assert checkpoints.steps() == [1, 2]

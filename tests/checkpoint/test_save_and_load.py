@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jax
@@ -119,7 +120,7 @@ def test_a_model_is_rebuilt_from_its_record(tmp_path):
     found = dx.load(tmp_path / "c", extra=[Net])
     assert_equal(values(found["model"]), values(net))
     assert dx.spec_of(found["model"]) == dx.spec_of(net)  # so that the next checkpoint has it too
-    assert found["more"].to_pure_dict().keys() == {"a", "n"}
+    assert found["more"]["n"] == 3
     with pytest.raises(CheckpointError, match="the item 'model' cannot be rebuilt from its spec") as caught:
         dx.load(tmp_path / "c")
     assert caught.value.expected == f"the class {__name__}.Net"
@@ -159,6 +160,134 @@ def test_items_without_a_spec_are_states(tmp_path):
     again = parts(1)[1]
     dx.update(again, found["optimizer"])
     assert_equal(values(again), values(optimizer))
+
+
+def test_containers_come_back_as_they_were(tmp_path):
+    pair = (np.ones(2), 2.5, None, [jnp.zeros(3)])
+    items = {
+        "pair": pair,
+        "numbers": (1, 2),
+        "table": {3: jnp.ones(2), 1: {"b": [], "a": ()}},
+        "by_path": {("up", 0): np.arange(2), ("up", 1): np.arange(3)},
+        "int_keys": {1: "one"},
+        "state": optax.adam(0.1).init({"w": jnp.ones(2)}),
+    }
+    dx.save(tmp_path / "c", items)
+    found = dx.load(tmp_path / "c")
+    for name in items.keys() - {"state"}:
+        assert jax.tree.structure(found[name]) == jax.tree.structure(items[name])
+        same = jax.tree.map(lambda a, b: bool(np.all(a == b)) and type(a) is type(b), found[name], items[name])
+        assert all(jax.tree.leaves(same))
+    assert list(found["table"]) == [3, 1]
+    assert isinstance(found["state"], dx.State)  # only optax has its class
+    renamed = dx.load(tmp_path / "c", rename={"numbers.0": "numbers.2", "pair.*": "other.*"})
+    assert renamed["numbers"].to_pure_dict() == {1: 2, 2: 1}
+    assert renamed["pair"].to_pure_dict() == {}
+    assert renamed["other"][1] == 2.5
+
+
+def test_static_values_that_were_changed_later_are_restored(tmp_path):
+    net, _ = parts(0)
+    net.norm.epsilon = 1e-3
+    net.eval()
+    dx.save(tmp_path / "c", {"model": net})
+    found = dx.load(tmp_path / "c", extra=[Net])["model"]
+    assert (found.norm.epsilon, found.norm.use_running_average, found.drop.deterministic) == (1e-3, True, True)
+    assert (found(jnp.ones((2, 4))) == net(jnp.ones((2, 4)))).all()
+    other = parts(1)[0]
+    dx.load(tmp_path / "c", into={"model": other})
+    assert other.norm.epsilon == 1e-5  # the target decides
+
+
+class Holder(dx.Module):
+    """Parts that change after construction, in a class whose Spec does not know them."""
+
+
+@dx.dataclass
+class Changeable(dx.Module):
+    size: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    part: dx.Linear = dx.Linear(size, 2, rngs=rngs)
+
+
+def test_static_values_that_json_cannot_hold_are_refused(tmp_path):
+    def changed(change):
+        net = Changeable(3, dx.Rngs(0))
+        change(net)
+        dx.save(tmp_path / "c", {"model": net}, spec=dx.spec(Changeable, 3), overwrite=True)
+        return net
+
+    def add(net):
+        net.part.note = "warm"
+
+    changed(add)
+    assert dx.load(tmp_path / "c", extra=[Changeable])["model"].part.note == "warm"
+    for change, problem in [
+        (
+            lambda net: setattr(net.part, "param_dtype", jnp.bfloat16),
+            "model.part.param_dtype: the checkpoint has bfloat16",
+        ),
+        (lambda net: setattr(net.part, "sizes", (1, 2)), r"model.part.sizes: the checkpoint has tuple\(1, 2\)"),
+        (
+            lambda net: setattr(net, "part", Holder()),
+            r"model.part: the checkpoint has Holder\(...\), its Spec builds Linear",
+        ),
+        (
+            lambda net: setattr(net, "more", Holder()),
+            r"model.more: the checkpoint has Holder\(...\), its Spec builds nothing",
+        ),
+    ]:
+        net = changed(change)
+        with pytest.raises(CheckpointError, match="was changed after it was constructed") as caught:
+            dx.load(tmp_path / "c", extra=[Changeable])
+        assert re.search(problem, str(caught.value)), str(caught.value)
+        dx.load(tmp_path / "c", into={"model": net})
+
+
+@pytest.mark.parametrize("make", [dx.WeightNorm, dx.SpectralNorm])
+def test_normalized_layers_whose_paths_have_tuples(make, tmp_path):
+    layers = [make(dx.Linear(3, 2, rngs=dx.Rngs(seed)), rngs=dx.Rngs(seed)) for seed in (0, 1)]
+    layers[0](jnp.ones((4, 3)))
+    dx.save(tmp_path / "c", {"model": layers[0]})
+    dx.load(tmp_path / "c", into={"model": layers[1]})
+    assert_equal(values(layers[1]), values(layers[0]))
+    assert_equal(values(dx.load(tmp_path / "c")["model"]), values(layers[0]))
+
+
+def test_one_object_in_two_items_of_a_target(tmp_path):
+    a, b = mlp({"w": 2}), mlp({"w": 2})
+    a.w.value, b.w.value = jnp.ones(2), jnp.full(2, jnp.nan)
+    dx.save(tmp_path / "c", {"a": a, "b": b, "both": [a, b], "same": [b]})
+    target = mlp({"w": 2})
+    for names in [("a", "b"), ("b", "a")]:
+        with pytest.raises(CheckpointError, match="two items of the target hold one object") as caught:
+            dx.load(tmp_path / "c", into=dict.fromkeys(names, target))
+        assert caught.value.got == f"{names[0]}.w and {names[1]}.w"
+        assert (target.w.value == 0).all()
+    other = mlp({"w": 2})
+    dx.load(tmp_path / "c", into={"a": target, "both": [target, other], "same": [other]})
+    assert (target.w.value == 1).all()
+    with pytest.raises(CheckpointError, match="two items of the target hold one object"):
+        dx.load(tmp_path / "c", into={"a": target, "both": [other, target]})
+
+
+def test_options_of_wrong_types(tmp_path):
+    net, _ = parts(0)
+    dx.save(tmp_path / "c", {"model": net})
+    calls: list[tuple[Any, str]] = [
+        (lambda: dx.load(tmp_path / "c", into={"model": net}, rename="m"), "rename maps paths of the checkpoint"),
+        (lambda: dx.load(tmp_path / "c", into={"model": net}, rename={"m": 1}), "rename maps paths of the checkpoint"),
+        (lambda: dx.load(tmp_path / "c", extra=Net), "extra is a list of classes"),
+        (lambda: dx.load(tmp_path / "c", into=net), "a checkpoint consists of items by name"),
+        (lambda: dx.load(tmp_path / "c", into={1: net}), "the name of an item must be a text"),
+        (lambda: dx.save(tmp_path / "d", {"model": net}, spec="Net"), "spec is a Spec, or Specs by name"),
+        (lambda: dx.save(tmp_path / "d", {"model": net}, spec={"model": Net}), "spec is a Spec, or Specs by name"),
+        (lambda: dx.save(tmp_path / "d", {"model": net}, metrics=0.5), "metrics must be numbers by name"),
+    ]
+    for call, problem in calls:
+        with pytest.raises(CheckpointError, match=problem):
+            call()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_state_is_saved_and_restored(tmp_path):
@@ -406,13 +535,14 @@ def test_items_that_cannot_be_saved(tmp_path):
         ({"a": {"f": len}}, "a checkpoint holds arrays, numbers and texts"),
         ({"a": {"f": 1j}}, "a checkpoint holds arrays, numbers and texts"),
         ({"a": {"f": np.array(["x"])}}, "a checkpoint holds arrays of numbers"),
-        ({"a": {"0": jnp.ones(1), 0: jnp.ones(1)}}, "(?s)another path has the same text|keys|sort"),
-        ({"a": {(1, 2): jnp.ones(1)}}, "a path must consist of texts and integers"),
+        ({"a": {"0": jnp.ones(1), 0: jnp.ones(1)}}, "JAX cannot flatten the item"),
+        ({"a": {1.5: jnp.ones(1)}}, "a path must consist of texts, integers, and tuples of them"),
+        ({"a": {(1, (2,)): jnp.ones(1)}}, "a path must consist of texts, integers, and tuples of them"),
         ({"a": {"m": mlp({"w": 1}), "lr": 0.1}}, "a number or text beside models would not be saved"),
         ({"a": dx.eval_shape(lambda: mlp({"w": 1}))}, "an abstract model has no arrays to save"),
     ]
     for items, problem in cases:
-        with pytest.raises((CheckpointError, ValueError, TypeError), match=problem):
+        with pytest.raises(CheckpointError, match=problem):
             dx.save(tmp_path / "c", items)
         assert not list(tmp_path.iterdir())
     with pytest.raises(CheckpointError, match="metrics must be numbers by name"):

@@ -88,6 +88,14 @@ def test_a_second_writer_gets_an_error(tmp_path):
     assert first.steps() == [0, 1]
 
 
+def test_a_dropped_writer_frees_the_folder(tmp_path):
+    checkpoints = dx.Checkpoints(tmp_path)
+    checkpoints.save(0, items(0))
+    checkpoints = dx.Checkpoints(tmp_path)  # as when a cell of a notebook runs again
+    checkpoints.save(1, items(1))
+    assert checkpoints.steps() == [0, 1]
+
+
 def test_a_second_process_gets_an_error(tmp_path):
     program = (
         "import sys, numpy as np, declax as dx\n"

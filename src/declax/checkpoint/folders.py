@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import socket
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,10 @@ LOCK = ".lock"
 
 
 class Claim:
-    """The right to write to a folder, until `release`.
+    """The right to write to a folder, until `release`, or until nothing refers to it.
+
+    Attributes:
+      release: a function that gives the right back.
 
     Raises:
       CheckpointError: another process or thread has it, or the folder cannot be written to.
@@ -33,12 +37,13 @@ class Claim:
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
         with naming(self._path, "created"):
-            self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
+        self.release = weakref.finalize(self, os.close, descriptor)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.fstat(self._descriptor).st_ino == os.stat(self._path, follow_symlinks=False).st_ino
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(descriptor).st_ino == os.stat(self._path, follow_symlinks=False).st_ino
         except BlockingIOError:
-            holder = os.read(self._descriptor, 200).decode("utf-8", "replace")
+            holder = os.read(descriptor, 200).decode("utf-8", "replace")
             self.release()
             fix = "checkpoints.close()        # of the Checkpoints that wrote there"
             raise CheckpointError(str(folder), "another writer uses this folder", got=holder or None, fix=fix) from None
@@ -48,14 +53,8 @@ class Claim:
         if not held:  # the folder was removed as the rest of a killed process
             self.release()
             raise CheckpointError(str(folder), "another writer removed this folder")
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-
-    def release(self) -> None:
-        """Gives the right back."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def __enter__(self) -> Self:
         return self

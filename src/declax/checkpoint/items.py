@@ -81,7 +81,7 @@ def item_of(where: str, name: object, value: Any) -> Item:
         definition = value.definition
         triples = zip(definition.paths, value.leaves, definition.leaf_defs, strict=True)
         return Item(name, value, _by_text(where, name, [Leaf(*triple) for triple in triples]))
-    if not holds_nodes(value):
+    if not holds_nodes(where, name, value):
         pairs, _ = jax.tree_util.tree_flatten_with_path(value)
         return Item(name, value, _by_text(where, name, [Leaf(_keys(path), leaf, None) for path, leaf in pairs]))
     outer = jax.tree_util.tree_leaves_with_path(value, is_leaf=_is_node)
@@ -115,8 +115,8 @@ def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:
     for leaf in leaves:
         text = text_of(name, leaf.path)
         problem = None
-        if not all(type(key) in (str, int) for key in leaf.path):
-            problem = "a path must consist of texts and integers"
+        if not all(map(_is_key_of_path, leaf.path)):
+            problem = "a path must consist of texts, integers, and tuples of them"
         elif text in found:
             problem = f"another path has the same text: {format_path(found[text].path)} and {format_path(leaf.path)}"
         elif isinstance(leaf.value, Tracer):
@@ -127,6 +127,11 @@ def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:
             raise CheckpointError(f"{where}, {text}", problem, got=describe(leaf.value))
         found[text] = leaf._replace(value=leaf.value[...]) if isinstance(leaf.value, jax.Ref) else leaf
     return found
+
+
+def _is_key_of_path(key: object) -> bool:
+    parts = key if type(key) is tuple and key else (key,)
+    return all(type(part) in (str, int) for part in parts)
 
 
 def text_of(name: str, path: Path) -> str:
@@ -156,13 +161,50 @@ def _exact(found: Any, value: Any) -> bool:
     return bool(found == value) or value != value  # NaN
 
 
-def holds_nodes(value: object) -> bool:
+def holds_nodes(where: str, name: str, value: object) -> bool:
     """Whether a value is or contains a Pytree, a Variable, a ref or a State."""
-    return any(map(_is_node, jax.tree.leaves(value, is_leaf=_is_node)))
+    try:
+        return any(map(_is_node, jax.tree.leaves(value, is_leaf=_is_node)))
+    except (TypeError, ValueError) as error:
+        got = str(error).splitlines()[0][:200]
+        raise CheckpointError(
+            f"{where}, {name}", "JAX cannot flatten the item, such as a dict whose keys cannot be sorted", got=got
+        ) from None
 
 
 def _is_node(value: object) -> bool:
     return isinstance(value, (Pytree, Variable, State, jax.Ref))
+
+
+def tree_of(item: Item) -> Any:
+    """How the dicts, lists and tuples of an item hold its leaves, as JSON; None if it is not made of these alone.
+
+    A leaf is its text. ``["list", ...]`` and ``["tuple", ...]`` have their elements, ``["dict", [key, ...], ...]`` its
+    keys and values.
+    """
+    if item.is_graph or item.is_json or isinstance(item.value, State):
+        return None
+    try:
+        return _tree_of(item.name, item.value, ())
+    except _OtherContainerError:
+        return None
+
+
+class _OtherContainerError(Exception):
+    """An item has a container that only its class can make again."""
+
+
+def _tree_of(name: str, value: Any, path: Path) -> Any:
+    cls = type(value)
+    if value is None:
+        return None
+    if cls is list or cls is tuple:
+        return [cls.__name__, *(_tree_of(name, part, (*path, index)) for index, part in enumerate(value))]
+    if cls is dict:
+        return ["dict", *([key, _tree_of(name, part, (*path, key))] for key, part in value.items())]
+    if not jax.tree_util.all_leaves([value]):
+        raise _OtherContainerError
+    return text_of(name, path)
 
 
 # --- values back into items -------------------------------------------------------------

@@ -12,24 +12,29 @@ from pathlib import Path
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import state as state_of
+from declax._graph.iteration import iter_graph
+from declax._graph.nodes import OBJECTS, kind_of
 from declax._graph.updating import update
 from declax._random.streams import Rngs
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.items import (
+    SCALARS,
     Item,
     filled,
     from_file,
+    is_key,
     item_of,
     on_device,
     state_with,
     text_of,
     without_target,
 )
-from declax.checkpoint.manifest import ItemRecord, Manifest, full_name, read_manifest
+from declax.checkpoint.manifest import NAME, ItemRecord, Manifest, filled_tree, full_name, read_manifest, texts_of
 from declax.checkpoint.matching import (
     RestoreReport,
     Stored,
@@ -40,7 +45,8 @@ from declax.checkpoint.matching import (
     upgraded_leaves,
 )
 from declax.checkpoint.safetensors import map_file
-from declax.checkpoint.saving import Engine, Progress, check_engine, read_items
+from declax.checkpoint.saving import Engine, Progress, check_engine, classes_of, read_items
+from declax.checkpoint.statics import restore_statics
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, ConfigError, suggest
@@ -86,8 +92,9 @@ def load(
     Args:
       path: the folder.
       into: the items to restore, by name. Models, optimizers and other graphs are written in place, on their devices
-        and with their shardings; other items are in the result. Without it, models are rebuilt from their specs, and
-        items without a spec are States of arrays.
+        and with their shardings; other items are in the result. Without it, models are rebuilt from their specs, with
+        the static values that they had; dicts, lists and tuples of arrays come back as they were; and other items are
+        States of arrays.
       only: which leaves of the target are restored.
       rename: new paths for paths of the checkpoint, as ``{"model.old.*": "model.new.*"}``.
       strict: False takes what fits; the `report` of the result says what does not.
@@ -104,7 +111,7 @@ def load(
       MissingExtraError: the engine is not installed.
       CheckpointError: the checkpoint is damaged or incomplete; or it does not fit, with all paths that are missing,
         unexpected or have another shape or dtype; or `only` selects nothing; or a spec names a class that is neither
-        in `extra` nor registered. Nothing is changed.
+        in `extra` nor registered, or does not rebuild the model that was saved. Nothing is changed.
 
     >>> import declax as dx
     >>> dx.save("step_13", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "step": 13})
@@ -114,11 +121,12 @@ def load(
     (13, True)
     """
     folder = Path(path)
+    classes = classes_of(str(folder), extra)
     if into is None and (only is not None or not strict):
         raise CheckpointError(str(folder), "only= and strict=False choose among the leaves of a target", fix="into=...")
     if engine != "declax":
         check_engine(str(folder), engine)
-        return _load_with_orbax(path, into, only, rename or {}, strict, tuple(extra), progress)
+        return _load_with_orbax(path, into, only, rename, strict, classes, progress)
     manifest, files = _open(folder)
     with _digests(folder, manifest, files if verify else {}) as check:
         try:
@@ -126,21 +134,21 @@ def load(
         except CheckpointError:
             check()  # a damaged file is the reason, if there is one
             raise
-        stored = renamed_leaves(str(folder), found, rename or {})
-        targets, rest = _targets(folder, into, manifest, tuple(extra))
+        stored = renamed_leaves(str(folder), found, rename)
+        targets, rest = _targets(folder, into, manifest, classes, stored)
         _check_names(folder, targets, stored)
         values, report = _matched(folder, targets, stored, manifest, only, strict)
         likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         arrays = _on_devices([*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)], progress)
         check()
-    return _restored(targets, rest, arrays, stored, manifest, report, into)
+    return _restored(folder, targets, rest, arrays, stored, manifest, report, into)
 
 
 def _load_with_orbax(
     path: str | os.PathLike[str],
     into: Mapping[str, Any] | None,
     only: Filter | None,
-    rename: Mapping[str, str],
+    rename: Mapping[str, str] | None,
     strict: bool,
     extra: tuple[Any, ...],
     progress: Progress | None,
@@ -150,25 +158,31 @@ def _load_with_orbax(
         raise CheckpointError(str(folder), 'engine="orbax" has no progress=')
     manifest, found = orbax_engine.read(path)
     renamed = renamed_leaves(str(folder), found, rename)
-    targets, rest = _targets(folder, into, manifest, extra)
+    targets, rest = _targets(folder, into, manifest, extra, renamed)
     _check_names(folder, targets, renamed)
     stored = orbax_engine.fitted(str(folder), targets, renamed, manifest)
     values, report = _matched(folder, targets, stored, manifest, only, strict)
     likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
     arrays = orbax_engine.fetch(path, [*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)])
-    return _restored(targets, rest, arrays, stored, manifest, report, into)
+    return _restored(folder, targets, rest, arrays, stored, manifest, report, into)
 
 
 def _targets(
-    folder: Path, into: Mapping[str, Any] | None, manifest: Manifest, extra: tuple[Any, ...]
+    folder: Path,
+    into: Mapping[str, Any] | None,
+    manifest: Manifest,
+    extra: tuple[Any, ...],
+    stored: Mapping[str, Stored],
 ) -> tuple[list[Item], list[str]]:
     """The items to restore into, and the names of those that have no target."""
-    if into is None:
-        return _rebuilt(folder, manifest, extra)
-    return read_items(str(folder), into), []
+    if into is not None:
+        return read_items(str(folder), into), []
+    targets, rest = _rebuilt(folder, manifest, extra)
+    return targets, [*rest, *(name for name in stored if name not in manifest.items)]  # items that `rename` makes
 
 
 def _restored(
+    folder: Path,
     targets: list[Item],
     rest: list[str],
     arrays: list[dict[str, Any]],
@@ -177,11 +191,16 @@ def _restored(
     report: RestoreReport,
     into: Mapping[str, Any] | None,
 ) -> Restored:
+    _check_shared(folder, targets, arrays)
     done = _write(targets, arrays, manifest)
-    for name, leaves in zip(rest, arrays[len(targets) :], strict=True):
-        done[name] = without_target((stored[name][text].record.path, value) for text, value in leaves.items())
+    for name, values in zip(rest, arrays[len(targets) :], strict=True):
+        tree = manifest.items.get(name, ItemRecord()).tree
+        if tree is not None and set(texts_of(tree)) == values.keys():  # unless paths were renamed
+            done[name] = filled_tree(tree, values)
+        else:
+            done[name] = without_target((stored[name][text].record.path, value) for text, value in values.items())
     order = manifest.items if into is None else into
-    return Restored({name: done[name] for name in order}, report, manifest.metrics)
+    return Restored({name: done[name] for name in order} | done, report, manifest.metrics)
 
 
 # --- reading and verifying ------------------------------------------------------------
@@ -191,6 +210,9 @@ _Files = dict[str, tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]]
 
 def _open(folder: Path) -> tuple[Manifest, _Files]:
     """The manifest and its files; those of the new one if a writer replaces the checkpoint meanwhile."""
+    if not (folder / NAME).exists() and orbax_engine.is_of_orbax(folder):
+        fix = f'dx.load({str(folder)!r}, into=..., engine="orbax")'
+        raise CheckpointError(str(folder), "this is a checkpoint of Orbax", fix=fix)
     manifest = read_manifest(folder)
     while True:
         try:
@@ -288,7 +310,9 @@ def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[
     for name, item in manifest.items.items():
         if item.spec is not None:
             spec = _spec_of_item(folder, name, item, extra)
-            targets.append(item_of(str(folder), name, spec.build(rngs=Rngs(0))))
+            built = item_of(str(folder), name, spec.build(rngs=Rngs(0)))
+            restore_statics(str(folder), built, item)
+            targets.append(built)
         elif item.is_value:
             targets.append(Item(name, item.value, {}, is_json=True))
         else:
@@ -367,6 +391,38 @@ def _on_devices(values: list[Stored], likes: list[dict[str, Any]], progress: Pro
                 progress(done, total)
     jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # of JAX
     return made
+
+
+def _check_shared(folder: Path, targets: list[Item], arrays: list[dict[str, Any]]) -> None:
+    """Raises if several targets hold one object, and the checkpoint has different values for it."""
+    seen: dict[int, tuple[str, dict[str, Any]]] = {}
+    for item, values in zip(targets, arrays, strict=False):  # items without a target follow
+        for path, node in iter_graph(item.value) if item.is_graph else ():
+            if kind_of(node) not in OBJECTS:
+                continue
+            text = text_of(item.name, path)
+            first, others = seen.setdefault(id(node), (text, values))
+            for rest in _below(others, first) & _below(values, text) if others is not values else ():
+                if not _are_equal(others[first + rest], values[text + rest]):
+                    raise CheckpointError(
+                        str(folder),
+                        "two items of the target hold one object, and the checkpoint has different values for it",
+                        got=f"{first + rest} and {text + rest}",
+                        fix="into={...}        # an object for each item, or one of the two items",
+                    )
+
+
+def _below(values: Mapping[str, Any], text: str) -> set[str]:
+    """The rests of the texts of values at or below a path."""
+    return {found[len(text) :] for found in values if found == text or found.startswith(f"{text}.")}
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two leaves are the same to the last bit, NaN included."""
+    if type(one) is not type(other) or isinstance(one, SCALARS):
+        return bool(one == other)
+    is_number = not is_key(one)
+    return bool(jnp.array_equal(one, other, equal_nan=is_number and jnp.issubdtype(one.dtype, jnp.inexact)))
 
 
 def _write(targets: list[Item], arrays: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:

@@ -49,6 +49,19 @@ class LeafRecord:
 
 
 @dataclass(frozen=True)
+class NodeRecord:
+    """What a manifest says of an object of a model that its Spec rebuilds.
+
+    Attributes:
+      cls: the name of its class.
+      statics: its static values; ``{"text": description}`` for one that is no number or text.
+    """
+
+    cls: str
+    statics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ItemRecord:
     """What a manifest says of an item.
 
@@ -57,6 +70,8 @@ class ItemRecord:
       spec: the configuration that rebuilds it, or None.
       spec_class: the class that the spec describes, as `full_name` says it.
       versions: the `config_version` of the class of each node, where it is not 1, by the text of its path.
+      nodes: the objects of a graph that has a spec, by the text of their path.
+      tree: how dicts, lists and tuples hold the leaves, if nothing else does; see `tree_of`.
       value: the item itself, if it is JSON.
       is_value: whether it is.
     """
@@ -65,6 +80,8 @@ class ItemRecord:
     spec: Mapping[str, Any] | None = None
     spec_class: str = ""
     versions: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    tree: Any = None
     value: Any = None
     is_value: bool = False
 
@@ -132,8 +149,12 @@ def item_table(item: ItemRecord) -> dict[str, Any]:
     """A record as JSON."""
     if item.is_value:
         return {"value": item.value}
-    leaves = {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}
-    return {"spec": item.spec, "class": item.spec_class, "versions": dict(item.versions), "leaves": leaves}
+    table: dict[str, Any] = {"spec": item.spec, "class": item.spec_class, "versions": dict(item.versions)}
+    if item.nodes:
+        table["nodes"] = {text: [node.cls, dict(node.statics)] for text, node in item.nodes.items()}
+    if item.tree is not None:
+        table["tree"] = item.tree
+    return {**table, "leaves": {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}}
 
 
 def _plain_leaf(leaf: LeafRecord) -> dict[str, Any]:
@@ -177,7 +198,7 @@ def read_manifest(folder: Path) -> Manifest:
         return _manifest_of(table)
     except CheckpointError as error:
         raise CheckpointError(str(path), "the manifest is invalid", why=error.problem) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # an entry is missing, or of another type
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:  # missing, or of another type
         reason = f"{type(error).__name__}: {error}"[:200]
         raise CheckpointError(str(path), "the manifest is invalid", why=reason) from None
 
@@ -193,6 +214,9 @@ def _manifest_of(table: Mapping[str, Any]) -> Manifest:
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
             raise CheckpointError(NAME, f"{name!r:.80} is not the name of a file of arrays")
     items = {name: item_record(item) for name, item in table["items"].items()}
+    for name, item in items.items():
+        if item.tree is not None and sorted(texts_of(item.tree)) != sorted(item.leaves):
+            raise CheckpointError(NAME, f"the tree of the item {name!r:.40} has other leaves than the item")
     metrics = {str(name): float(value) for name, value in table["metrics"].items()}
     manifest = Manifest(files, items, metrics)
     if manifest.structure != table["structure"]:
@@ -209,13 +233,59 @@ def item_record(table: Mapping[str, Any]) -> ItemRecord:
     spec = table["spec"]
     if not (spec is None or isinstance(spec, dict)):
         raise CheckpointError(NAME, "a spec must be a table")
-    return ItemRecord(leaves, spec, str(table["class"]), versions)
+    nodes = {text: _node_of(*node) for text, node in table.get("nodes", {}).items()}
+    return ItemRecord(leaves, spec, str(table["class"]), versions, nodes, table.get("tree"))
+
+
+def _node_of(cls: object, statics: Mapping[str, Any]) -> NodeRecord:
+    for name, value in statics.items():
+        is_described = isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str)
+        if isinstance(value, (list, dict)) and not is_described:
+            raise CheckpointError(NAME, f"the static value {name!r:.40} is no number, text or description")
+    return NodeRecord(_text(cls), statics)
+
+
+# --- paths and trees as JSON ---------------------------------------------------------
+
+
+def key_of(given: object) -> Any:
+    """A key of a path or dict as JSON has it: a text, an integer, or a list of these for a tuple."""
+    if isinstance(given, list) and given and all(type(part) in (str, int) for part in given):
+        return tuple(given)
+    if type(given) not in (str, int):
+        raise CheckpointError(NAME, "the keys of a path must be texts, integers, or tuples of them")
+    return given
+
+
+def texts_of(tree: Any) -> list[str]:
+    """The texts of the leaves of a tree; raises if it is none."""
+    if tree is None:
+        return []
+    if isinstance(tree, str):
+        return [tree]
+    kind, *entries = tree
+    if kind == "dict":
+        if len({key_of(key) for key, _ in entries}) != len(entries):
+            raise CheckpointError(NAME, "a key occurs twice in a tree")
+        entries = [entry for _, entry in entries]
+    elif kind not in ("list", "tuple"):
+        raise CheckpointError(NAME, f"{kind!r:.40} is not the kind of a tree")
+    return [text for entry in entries for text in texts_of(entry)]
+
+
+def filled_tree(tree: Any, values: Mapping[str, Any]) -> Any:
+    """A tree of dicts, lists and tuples with its leaves, by their texts."""
+    if tree is None or isinstance(tree, str):
+        return None if tree is None else values[tree]
+    kind, *entries = tree
+    if kind == "dict":
+        return {key_of(key): filled_tree(entry, values) for key, entry in entries}
+    found = [filled_tree(entry, values) for entry in entries]
+    return tuple(found) if kind == "tuple" else found
 
 
 def _leaf_of(table: Mapping[str, Any]) -> LeafRecord:
-    path = tuple(table["path"])
-    if not all(type(key) in (str, int) for key in path):
-        raise CheckpointError(NAME, "the keys of a path must be texts and integers")
+    path = tuple(map(key_of, table["path"]))
     if ("dtype" in table) == ("value" in table):
         raise CheckpointError(NAME, "a leaf must have a dtype or a value")
     depth = table.get("depth")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ def _shape_and_dtype(value: Any) -> str:
 # --- names that have changed --------------------------------------------------------
 
 
-def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Mapping[str, str]) -> dict[str, Stored]:
+def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Any) -> dict[str, Stored]:
     """The leaves of all items under new texts; `*` in a pattern stands for any text, and for the same in the new one.
 
     Raises:
@@ -167,6 +168,10 @@ def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Mapping[str
         have one text.
     """
     texts = {text: text for leaves in stored.values() for text in leaves}
+    rename = {} if rename is None else rename
+    if not isinstance(rename, Mapping) or not all(isinstance(text, str) for pair in rename.items() for text in pair):
+        fix = 'rename={"model.old.*": "model.new.*"}'
+        raise CheckpointError(where, "rename maps paths of the checkpoint to new ones", got=describe(rename), fix=fix)
     for old, new in rename.items():
         if old.count("*") != new.count("*"):
             raise CheckpointError(where, f"rename: {old!r} and {new!r} have different numbers of *")
@@ -182,12 +187,19 @@ def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Mapping[str
     for name, leaves in stored.items():
         for text, leaf in leaves.items():
             item = made.setdefault(texts[text].partition(".")[0], {})
+            if texts[text] != text:
+                keys = texts[text].split(".")[1:]
+                leaf = leaf._replace(record=replace(leaf.record, path=tuple(map(_key_of_text, keys))))
             if texts[text] in item:
                 raise CheckpointError(
                     where, f"rename: two leaves would have the path {texts[text]}", got=f"{name}: {text}"
                 )
             item[texts[text]] = leaf
     return made
+
+
+def _key_of_text(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
 
 
 def _former_names(item: Item) -> Any:
@@ -212,11 +224,11 @@ def _former_names(item: Item) -> Any:
 
 def versions_of(item: Item) -> dict[str, int]:
     """The version of the class of each node, where it is not 1."""
-    found = {text_of(item.name, path): version_of(type(node)) for path, node in _nodes(item)}
+    found = {text_of(item.name, path): version_of(type(node)) for path, node in nodes_of(item)}
     return {text: version for text, version in found.items() if version != 1}
 
 
-def _nodes(item: Item) -> list[tuple[Path, Any]]:
+def nodes_of(item: Item) -> list[tuple[Path, Any]]:
     """The nodes of a graph, the outermost first."""
     nodes = walk_nodes(item.value) if item.is_graph else ()
     return sorted(((path, node) for path, node in nodes if isinstance(node, Pytree)), key=lambda pair: len(pair[0]))
@@ -224,7 +236,7 @@ def _nodes(item: Item) -> list[tuple[Path, Any]]:
 
 def needs_upgrade(item: Item, versions: Mapping[str, int]) -> str | None:
     """The text of a node that has upgrades from the version in the checkpoint to that of its class, if there is one."""
-    for path, node in _nodes(item):
+    for path, node in nodes_of(item):
         text, cls = text_of(item.name, path), type(node)
         upgrades: Mapping[int, Any] = getattr(cls, "checkpoint_upgrades", {})
         if any(version in upgrades for version in range(versions.get(text, 1), version_of(cls))):
@@ -238,7 +250,7 @@ def upgraded_leaves(where: str, item: Item, stored: Stored, versions: Mapping[st
     Raises:
       CheckpointError: a newer version of a class wrote the checkpoint, or an upgrade fails.
     """
-    for path, node in _nodes(item):
+    for path, node in nodes_of(item):
         text, cls = text_of(item.name, path), type(node)
         current, old = version_of(cls), versions.get(text, 1)
         if old > current:

@@ -28,7 +28,7 @@ from declax.checkpoint.items import (
     state_with,
     text_of,
 )
-from declax.checkpoint.manifest import ItemRecord, LeafRecord, Manifest, item_record, item_table
+from declax.checkpoint.manifest import NAME, ItemRecord, LeafRecord, Manifest, item_record, item_table
 from declax.checkpoint.matching import Stored, StoredLeaf, needs_upgrade
 from declax.errors import CheckpointError, MissingExtraError, describe
 
@@ -54,25 +54,40 @@ class Remote:
 
 def write(path: str | os.PathLike[str], items: list[Item], records: Mapping[str, ItemRecord], metrics: Any) -> None:
     """Writes a checkpoint and waits for it; each process calls this, and writes its part of the arrays."""
-    ocp, folder = _orbax(), _folder(path)
+    ocp, folder = _orbax(), folder_of(path)
     if folder.exists():
         raise CheckpointError(
             str(folder), "the path exists already", fix='dx.save(another_path, items, engine="orbax")'
         )
+    request = _request(ocp, folder, items, records, metrics)
+    handler = ocp.CompositeCheckpointHandler()
+    with naming_errors(folder, "write the checkpoint"), ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(folder, **request)
+
+
+def _request(ocp: Any, folder: Any, items: list[Item], records: Mapping[str, ItemRecord], metrics: Any) -> Any:
+    """The arguments with which Orbax saves items."""
     arguments = {item.name: _argument(ocp, str(folder), item) for item in items}
     ours = {"items": {name: item_table(record) for name, record in records.items()}, "metrics": metrics}
-    with _naming(folder, "write the checkpoint"), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(folder, args=ocp.args.Composite(**arguments), custom_metadata={_OURS: ours})
+    return {"args": ocp.args.Composite(**arguments), "custom_metadata": {_OURS: ours}}
+
+
+def is_of_orbax(folder: Any) -> bool:
+    """Whether a folder is a checkpoint of Orbax, or one of its items."""
+    try:
+        return (folder / _CHECKPOINT).exists() or any((place / _TREE).exists() for place in (folder, *folder.iterdir()))
+    except OSError:
+        return False
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
     """What Orbax knows of a checkpoint without reading its arrays."""
-    ocp, folder = _orbax(), _folder(path)
+    ocp, folder = _orbax(), folder_of(path)
     if not folder.is_dir():
         raise CheckpointError(str(folder), "there is no checkpoint")
     records: dict[str, ItemRecord] = {}
     stored: dict[str, Stored] = {}
-    with _naming(folder, "read the metadata"):
+    with naming_errors(folder, "read the metadata"):
         if not ocp.utils.is_checkpoint_finalized(folder):
             raise CheckpointError(str(folder), "the checkpoint is not complete", fix="wait for it, or load another one")
         custom = _custom_metadata(folder)
@@ -85,6 +100,8 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
                 records[name] = ItemRecord(value=ocp.JsonCheckpointHandler().restore(entry), is_value=True)
                 stored[name] = {}
         metrics = {str(name): float(value) for name, value in custom["metrics"].items()}
+    if (folder / NAME).exists() and not stored:
+        raise CheckpointError(str(folder), "this is a checkpoint of declax", fix=f"dx.load({str(folder)!r})")
     if not stored:
         is_item = (folder / _TREE).exists()
         fix = f'dx.load({str(folder.parent)!r}, into={{{folder.name!r}: model}}, engine="orbax")' if is_item else None
@@ -142,14 +159,14 @@ def fetch(path: str | os.PathLike[str], wanted: list[Stored], likes: list[dict[s
     Raises:
       CheckpointError: Orbax cannot read an item, or a value has another type than the target.
     """
-    ocp, folder = _orbax(), _folder(path)
+    ocp, folder = _orbax(), folder_of(path)
     arguments: dict[str, dict[int, Any]] = {}
     for leaves, like in zip(wanted, likes, strict=True):
         for text, leaf in leaves.items():
             arguments.setdefault(leaf.content.item, {})[leaf.content.position] = _restore_argument(
                 ocp, leaf.content, like.get(text)
             )
-    with _naming(folder, "read the arrays"):
+    with naming_errors(folder, "read the arrays"):
         values = {name: _restored(ocp, folder / name, chosen) for name, chosen in arguments.items()}
     return [
         {
@@ -179,6 +196,55 @@ def _as_like(where: str, found: Any, like: Any) -> Any:
     return made
 
 
+# --- steps of a run ---------------------------------------------------------------------
+
+_METRICS: Final = "metrics"  # the item in which the manager keeps them
+
+
+def manager_of(folder: Any, policy: Any, best: str | None) -> Any:
+    """The CheckpointManager of a folder, which removes the steps that a policy does not preserve."""
+    ocp = _orbax()
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy,
+        best_fn=None if best is None else lambda metrics: metrics[best],  # it keeps metrics only with a function
+        cleanup_tmp_directories=True,
+    )
+    with naming_errors(folder, "open the folder"):
+        return ocp.CheckpointManager(folder, options=options)
+
+
+def write_step(manager: Any, path: Any, step: int, items: list[Item], records: Any, metrics: Any) -> None:
+    """Begins to save a step."""
+    if any(item.name == _METRICS for item in items):
+        raise CheckpointError(str(path), f"{_METRICS!r} is the name of an item of Orbax", fix=f"{_METRICS}={{...}}")
+    request = _request(_orbax(), path, items, records, metrics)
+    with naming_errors(path, "write the checkpoint"):
+        manager.save(step, metrics=metrics, **request)
+
+
+def new_folder_of(path: str | os.PathLike[str]) -> Any:
+    """The folder of a run, which is made if it is missing."""
+    _orbax()
+    folder = folder_of(path)
+    with naming_errors(folder, "make the folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def steps_in(folder: Any) -> list[int]:
+    """The steps of a run that are complete, in order."""
+    with naming_errors(folder, "list the steps"):
+        return sorted(_orbax().utils.checkpoint_steps(folder))
+
+
+def metrics_of(folder: Any) -> dict[str, float]:
+    """The metrics of a step."""
+    kept = folder / _METRICS / _METRICS  # by the manager
+    with naming_errors(folder, "read the metadata"):
+        found = parse_json(kept, kept.read_bytes()) if kept.exists() else _custom_metadata(folder)["metrics"]
+        return {str(name): float(value) for name, value in found.items()}
+
+
 # --- Orbax ------------------------------------------------------------------------------
 
 
@@ -190,14 +256,14 @@ def _orbax() -> Any:
         raise MissingExtraError('engine="orbax"', "orbax-checkpoint is not installed", fix=fix) from None
 
 
-def _folder(path: str | os.PathLike[str]) -> Any:
+def folder_of(path: str | os.PathLike[str]) -> Any:
     """The path as Orbax takes it, which may be one of a bucket: ``gs://...``."""
     text = os.fspath(path)
     return importlib.import_module("etils.epath").Path(text if "://" in text else os.path.abspath(text))
 
 
 @contextmanager
-def _naming(folder: Any, what: str) -> Generator[None, None, None]:
+def naming_errors(folder: Any, what: str) -> Generator[None, None, None]:
     """Errors of Orbax with the path."""
     try:
         yield

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -15,7 +16,18 @@ from declax._variables.metadata import Metadata
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
-from declax.checkpoint.items import SCALARS, Item, Leaf, Stored, check_storable, dtype_text, is_json, item_of, stored
+from declax.checkpoint.items import (
+    SCALARS,
+    Item,
+    Leaf,
+    Stored,
+    check_storable,
+    dtype_text,
+    is_json,
+    item_of,
+    stored,
+    tree_of,
+)
 from declax.checkpoint.manifest import (
     NAME,
     FileRecord,
@@ -28,6 +40,7 @@ from declax.checkpoint.manifest import (
 )
 from declax.checkpoint.matching import versions_of
 from declax.checkpoint.safetensors import write_tensors
+from declax.checkpoint.statics import node_records
 from declax.config.loading import spec_of, to_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, DeclaxError, describe, type_name
@@ -82,16 +95,25 @@ def save(
     12
     """
     if engine != "declax":
-        _save_with_orbax(path, items, spec, metrics or {}, tuple(extra), engine, overwrite or progress is not None)
+        check_engine(os.fspath(path), engine)
+        if overwrite:
+            raise CheckpointError(
+                os.fspath(path),
+                'engine="orbax" has no overwrite=',
+                why="Orbax removes the old checkpoint before the new one is complete",
+                fix='dx.save(another_path, items, engine="orbax")',
+            )
+        orbax_engine.write(path, *items_for_orbax(os.fspath(path), items, spec, metrics, extra, progress))
         return
     folder = Path(path)
     read = read_items(str(folder), items)
-    records = _records(str(folder), read, spec, tuple(extra))
+    records = _records(str(folder), read, spec, classes_of(str(folder), extra))
     arrays = {text: stored(leaf.value) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)}
     total = sum(array.nbytes for array in arrays.values())
     report = _counted(progress, total)
+    numbers = _numbers(str(folder), metrics)
     if overwrite and (folder / NAME).exists():
-        _replace(folder, arrays, records, metrics or {}, report)
+        _replace(folder, arrays, records, numbers, report)
         return
     if overwrite and folder.is_dir() and any(folder.iterdir()):
         raise CheckpointError(
@@ -101,41 +123,38 @@ def save(
         raise exists_already(folder)
     with new_folder(folder) as temporary:
         files = _write_files(temporary, arrays, report)
-        write_manifest(temporary, Manifest(files, records, _numbers(str(folder), metrics or {})))
+        write_manifest(temporary, Manifest(files, records, numbers))
 
 
-def _save_with_orbax(
-    path: str | os.PathLike[str],
+def items_for_orbax(
+    where: str,
     items: Mapping[str, Any],
     spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
-    metrics: Mapping[str, float],
-    extra: tuple[Any, ...],
-    engine: str,
-    has_others: bool,
-) -> None:
-    where = os.fspath(path)
-    check_engine(where, engine)
-    if has_others:
-        raise CheckpointError(
-            where,
-            'engine="orbax" has no overwrite= and no progress=',
-            why="Orbax removes the old checkpoint before the new one is complete",
-            fix='dx.save(another_path, items, engine="orbax")',
-        )
+    metrics: Mapping[str, float] | None,
+    extra: Iterable[Any],
+    progress: Progress | None,
+) -> tuple[list[Item], dict[str, ItemRecord], dict[str, float]]:
+    """The items, what a manifest says of them, and the metrics."""
+    if progress is not None:
+        raise CheckpointError(where, 'engine="orbax" has no progress=')
     read = read_items(where, items)
-    specs = _specs(where, read, spec)
-    records = {
-        item.name: ItemRecord({}, *_described(item, specs.get(item.name), extra), versions_of(item))
-        for item in read
-        if not item.is_json
-    }
-    orbax_engine.write(path, read, records, _numbers(where, metrics))
+    specs, classes = _specs(where, read, spec), classes_of(where, extra)
+    records = {item.name: _described(item, specs.get(item.name), classes) for item in read if not item.is_json}
+    return read, records, _numbers(where, metrics)
 
 
 def check_engine(where: str, engine: str) -> None:
     """Raises if there is no such engine."""
     if engine not in get_args(Engine):
         raise CheckpointError(where, "there is no such engine", expected='"declax" or "orbax"', got=repr(engine)[:80])
+
+
+def classes_of(where: str, extra: Any) -> tuple[Any, ...]:
+    """The classes that specs may name."""
+    if isinstance(extra, type) or not isinstance(extra, Iterable):
+        name = getattr(extra, "__name__", "Net")
+        raise CheckpointError(where, "extra is a list of classes", got=describe(extra), fix=f"extra=[{name}]")
+    return tuple(extra)
 
 
 def read_items(where: str, items: Any) -> list[Item]:
@@ -159,7 +178,7 @@ def _replace(
             _remove_strays(folder)
         try:
             files = _write_files(folder, arrays, report)
-            write_manifest(folder, Manifest(files, records, _numbers(str(folder), metrics)))
+            write_manifest(folder, Manifest(files, records, metrics))
         except BaseException:
             with suppress(CheckpointError):
                 _remove_strays(folder)
@@ -211,10 +230,10 @@ def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | N
     return report
 
 
-def _numbers(where: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def _numbers(where: str, metrics: Mapping[str, float] | None) -> dict[str, float]:
     try:
-        return {str(name): float(value) for name, value in metrics.items()}
-    except (TypeError, ValueError) as error:
+        return {str(name): float(value) for name, value in (metrics or {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(where, "metrics must be numbers by name", got=str(error)) from None
 
 
@@ -230,11 +249,13 @@ def _records(
 
 def _specs(where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None) -> Mapping[str, Spec[Any]]:
     """The specs by the names of models."""
-    specs: Mapping[str, Spec[Any]] = {"model": spec} if isinstance(spec, Spec) else spec or {}
+    specs: Any = {"model": spec} if isinstance(spec, Spec) else spec or {}
+    if not isinstance(specs, Mapping) or not all(isinstance(found, Spec) for found in specs.values()):
+        raise CheckpointError(where, "spec is a Spec, or Specs by name", got=describe(spec), fix="spec=dx.spec(Net, 4)")
     for name in specs:
         if name not in {item.name for item in items if item.is_graph}:
             raise CheckpointError(where, f"spec: there is no model of the name {name!r}", got=_names(items))
-    return specs
+    return dict(specs)
 
 
 def _names(items: Iterable[Item]) -> str:
@@ -245,16 +266,23 @@ def _record(where: str, item: Item, spec: Spec[Any] | None, extra: tuple[Any, ..
     if item.is_json:
         return ItemRecord(value=item.value, is_value=True)
     leaves = {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
-    return ItemRecord(leaves, *_described(item, spec, extra), versions_of(item))
+    return replace(_described(item, spec, extra), leaves=leaves)
 
 
-def _described(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:
+def _described(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
+    """What a manifest says of an item besides its leaves."""
+    if not item.is_graph:
+        return ItemRecord(tree=tree_of(item))
+    config, cls = _config(item, spec, extra)
+    return ItemRecord({}, config, cls, versions_of(item), {} if config is None else node_records(item))
+
+
+def _config(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:
     """The configuration and the class of the given spec, or of the record of the model, if it has a complete one."""
     if spec is not None:
         return to_config(spec, full=True, extra=extra), full_name(spec.target)
     try:
-        recorded = spec_of(item.value) if item.is_graph else None
-        return (None, "") if recorded is None else _described(item, recorded, extra)
+        return _config(item, spec_of(item.value), extra)
     except DeclaxError:
         return None, ""
 

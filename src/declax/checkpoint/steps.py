@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 from declax._filters import Filter
-from declax.checkpoint.files import naming
-from declax.checkpoint.folders import Claim, remove_folder, remove_rests
 from declax.checkpoint.loading import Restored, load
-from declax.checkpoint.manifest import NAME, Manifest, read_manifest
-from declax.checkpoint.saving import Progress, save
+from declax.checkpoint.orbax_store import OrbaxStore
+from declax.checkpoint.saving import Engine, Progress, check_engine
+from declax.checkpoint.stores import FolderStore, Retention, Store
 from declax.config.specs import Spec
 from declax.errors import CheckpointError
-
-_NAME: Final = re.compile(r"step_(\d{10,})")
 
 
 class Checkpoints:
     """The checkpoints of a training run, a folder for each step.
 
-    The first `save` claims the folder until `close`, or the end of the process: a second writer gets an error. Readers
-    need no claim. Rests of killed processes are removed by the next writer.
+    The first `save` claims the folder until `close`, or until the object or the process ends: a second writer gets an
+    error. Readers need no claim. Rests of killed processes are removed by the next writer.
 
     Args:
       folder: is made if it is missing.
@@ -36,9 +31,12 @@ class Checkpoints:
       best: the name of the metric by which the best checkpoint is chosen. Each `save` must give it then.
       best_mode: whether the best checkpoint has the smallest or the largest value.
       every: only steps that this number divides are saved.
+      engine: ``"orbax"`` uses the CheckpointManager of Orbax, in its layout. `save` copies the items and returns; the
+        manager writes them in the background. An error of it is raised by the next `save`, by `wait` or by `close`.
 
     Raises:
       CheckpointError: an argument is out of range, or the folder cannot be made.
+      MissingExtraError: the engine is not installed.
 
     >>> import declax as dx
     >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
@@ -59,6 +57,7 @@ class Checkpoints:
         best: str | None = None,
         best_mode: Literal["min", "max"] = "min",
         every: int = 1,
+        engine: Engine = "declax",
     ) -> None:
         self.folder: Path = Path(folder)
         for name, value in (("keep", keep), ("every", every)):
@@ -67,23 +66,23 @@ class Checkpoints:
                 raise CheckpointError(str(self.folder), problem, got=repr(value))
         if best_mode not in ("min", "max"):
             raise CheckpointError(str(self.folder), "best_mode must be 'min' or 'max'", got=repr(best_mode))
+        check_engine(str(self.folder), engine)
         self.keep = keep
         self.every = every
-        self._best = best
-        self._best_mode = best_mode
-        self._claim: Claim | None = None
+        self._engine: Engine = engine
+        self._retention = Retention(keep, best, best_mode)
         self._lock = threading.Lock()
-        with naming(self.folder, "created"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        kind = OrbaxStore if engine == "orbax" else FolderStore
+        self._store: Store = kind(folder, self._retention)
 
     def path(self, step: int) -> Path:
-        """The folder of a step."""
-        return self.folder / f"step_{step:010}"
+        """The folder of a step; with the engine of Orbax, a path of etils."""
+        found: Path = self._store.path(step)
+        return found
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order."""
-        found = [_NAME.fullmatch(entry.name) for entry in self.folder.glob("step_*") if (entry / NAME).exists()]
-        return sorted(int(match[1]) for match in found if match)
+        """The steps that have a checkpoint, in order; not the one that is being saved in the background."""
+        return self._store.steps()
 
     @property
     def latest(self) -> int | None:
@@ -93,27 +92,7 @@ class Checkpoints:
     @property
     def best(self) -> int | None:
         """The step with the best value of the metric, the last of equal ones; None if there is none."""
-        return self._best_of(self._complete())
-
-    def _complete(self) -> dict[int, Manifest]:
-        """The manifests of the steps whose files are there, in their sizes."""
-        found: dict[int, Manifest] = {}
-        for step in self.steps():
-            folder = self.path(step)
-            try:
-                manifest = read_manifest(folder)
-                sizes = {name: (folder / name).stat().st_size for name in manifest.files}
-            except (CheckpointError, OSError):
-                continue
-            if all(sizes[name] == record.size for name, record in manifest.files.items()):
-                found[step] = manifest
-        return found
-
-    def _best_of(self, manifests: Mapping[int, Manifest]) -> int | None:
-        sign = 1 if self._best_mode == "min" else -1
-        values = {step: sign * m.metrics.get(self._best or "", math.nan) for step, m in manifests.items()}
-        known = [(value, -step) for step, value in values.items() if not math.isnan(value)]
-        return -min(known)[1] if known else None
+        return self._retention.best_of(self._store.metrics())
 
     def save(
         self,
@@ -144,13 +123,12 @@ class Checkpoints:
             raise CheckpointError(str(self.folder), "a step must be an int of at least 0", got=repr(step))
         if step % self.every and not force:
             return False
-        if self._best is not None and self._best not in (metrics or {}):
-            fix = f"checkpoints.save(step, items, metrics={{{self._best!r}: loss}})"
-            raise CheckpointError(str(self.folder), f"the metric {self._best!r} is missing", fix=fix)
+        best = self._retention.best
+        if best is not None and best not in (metrics or {}):
+            fix = f"checkpoints.save(step, items, metrics={{{best!r}: loss}})"
+            raise CheckpointError(str(self.folder), f"the metric {best!r} is missing", fix=fix)
         with self._lock:
-            if self._claim is None:
-                self._claim = Claim(self.folder)
-                remove_rests(self.folder, "*")
+            self._store.claim()
             latest = self.latest
             if latest is not None and step <= latest:
                 raise CheckpointError(
@@ -159,17 +137,8 @@ class Checkpoints:
                     expected=f"a step above {latest}",
                     fix=f"dx.Checkpoints(other_folder)        # or remove the steps from {step} on",
                 )
-            save(self.path(step), items, spec=spec, metrics=metrics, extra=extra, progress=progress)
-            self._remove_old()
+            self._store.write(step, items, spec, metrics, extra, progress)
         return True
-
-    def _remove_old(self) -> None:
-        """Removes complete checkpoints that are neither among the latest nor the best."""
-        complete = self._complete()
-        kept = {self._best_of(complete), *list(complete)[-self.keep :]} if self.keep is not None else complete.keys()
-        for step in complete:
-            if step not in kept:
-                remove_folder(self.path(step))
 
     def load(
         self,
@@ -189,6 +158,7 @@ class Checkpoints:
         Raises:
           CheckpointError: as for `load`; or there is no such step.
         """
+        self.wait()
         found = {"latest": self.latest, "best": self.best}.get(step) if isinstance(step, str) else step
         if found is None or found not in self.steps():
             known = ", ".join(map(str, self.steps())) or "nothing"
@@ -202,14 +172,22 @@ class Checkpoints:
             verify=verify,
             extra=extra,
             progress=progress,
+            engine=self._engine,
         )
 
-    def close(self) -> None:
-        """Lets other writers use the folder."""
+    def wait(self) -> None:
+        """Waits until the steps that were saved are on the disk.
+
+        Raises:
+          CheckpointError: the last step could not be saved in the background.
+        """
         with self._lock:
-            if self._claim is not None:
-                self._claim.release()
-                self._claim = None
+            self._store.wait()
+
+    def close(self) -> None:
+        """Waits, and lets other writers use the folder; raises as `wait` does."""
+        with self._lock:
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self

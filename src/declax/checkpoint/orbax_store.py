@@ -1,0 +1,99 @@
+"""The steps of a run in the CheckpointManager of Orbax, which saves them in the background."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from declax.checkpoint import orbax_engine
+from declax.checkpoint.folders import Claim
+from declax.checkpoint.saving import Progress, items_for_orbax
+from declax.checkpoint.stores import Metrics, Retention
+from declax.config.specs import Spec
+
+
+class OrbaxStore:
+    """Steps as the CheckpointManager of Orbax names them: ``12``.
+
+    The manager is made by the first `write`. All processes write together; the first one holds the lock of the folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], retention: Retention) -> None:
+        self._folder = orbax_engine.new_folder_of(folder)
+        self._retention = retention
+        self._manager: Any = None
+        self._close: weakref.finalize[..., Any] | None = None
+
+    def path(self, step: int) -> Any:
+        """The folder of a step."""
+        return self._folder / str(step)
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order; not the one that is being saved."""
+        return orbax_engine.steps_in(self._folder)
+
+    def metrics(self) -> Metrics:
+        """The metrics of each step."""
+        return {step: orbax_engine.metrics_of(self.path(step)) for step in self.steps()}
+
+    def claim(self) -> None:
+        """Claims the folder, and waits for the step that is being saved; its error is raised here."""
+        if self._manager is not None:
+            self.wait()
+            return
+        is_local = "://" not in str(self._folder)
+        claim = Claim(Path(self._folder)) if is_local and jax.process_index() == 0 else None
+        self._manager = orbax_engine.manager_of(self._folder, _Policy(self._retention), self._retention.best)
+        self._close = weakref.finalize(self, _close, self._folder, self._manager, claim)
+
+    def write(
+        self,
+        step: int,
+        items: Mapping[str, Any],
+        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+        metrics: Mapping[str, float] | None,
+        extra: Iterable[Any],
+        progress: Progress | None,
+    ) -> None:
+        """Copies the items, and saves them in the background; the manager removes the steps that do not stay."""
+        path = self.path(step)
+        read, records, numbers = items_for_orbax(str(path), items, spec, metrics, extra, progress)
+        orbax_engine.write_step(self._manager, path, step, read, records, numbers)
+
+    def wait(self) -> None:
+        """Waits until the last step is on the disk."""
+        if self._manager is not None:
+            with orbax_engine.naming_errors(self._folder, "write the checkpoint"):
+                self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and lets other writers use the folder."""
+        close, self._close, self._manager = self._close, None, None
+        if close is not None:
+            close()
+
+
+def _close(folder: Any, manager: Any, claim: Claim | None) -> None:
+    try:
+        with orbax_engine.naming_errors(folder, "write the checkpoint"):
+            manager.close()
+    finally:
+        if claim is not None:
+            claim.release()
+
+
+class _Policy:
+    """A `Retention` as Orbax asks for it."""
+
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Whether each checkpoint stays."""
+        kept = self._retention.kept({found.step: found.metrics or {} for found in checkpoints})
+        return [found.step in kept for found in checkpoints]

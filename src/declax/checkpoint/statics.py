@@ -1,0 +1,121 @@
+"""Static values of models that a Spec rebuilds: those that were changed after construction are not in the Spec."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from declax._classes.pytree import Pytree, layout_of
+from declax._graph.nodes import Kind, kind_of, object_names
+from declax._typing import INTERNAL_KEYS, MISSING
+from declax.checkpoint.items import Item, text_of
+from declax.checkpoint.manifest import ItemRecord, NodeRecord
+from declax.checkpoint.matching import nodes_of
+from declax.config._reading.versions import version_of
+from declax.errors import CheckpointError, DeclaxError, type_name
+
+_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+_MAX_DEPTH: Final = 8
+"""How deep descriptions look into static values."""
+
+
+def node_records(item: Item) -> dict[str, NodeRecord]:
+    """The class and the static values of each node of a graph, by the text of its path."""
+    return {
+        text_of(item.name, path): NodeRecord(type(node).__name__, statics_of(node)) for path, node in nodes_of(item)
+    }
+
+
+def statics_of(node: Pytree) -> dict[str, Any]:
+    """The static values of a node by name: numbers and texts as they are, others as ``{"text": description}``."""
+    values: Mapping[Any, Any] = vars(node)
+    if type(node)._pytree__is_pytree:
+        return {str(name): _plain(values[name]) for name in layout_of(node).static_names}
+    return {name: _plain(values[name]) for name in object_names(node) if kind_of(values[name]) is Kind.STATIC}
+
+
+def _plain(value: object) -> Any:
+    return value if type(value) in _PLAIN else {"text": _described(value, _MAX_DEPTH)}
+
+
+def _described(value: Any, depth: int) -> str:
+    """What a static value is, in words that no other process, and no other version of a library, changes."""
+    cls = type(value)
+    if cls in _PLAIN:
+        return repr(value)
+    if isinstance(value, np.dtype):
+        return str(value)
+    name = getattr(value, "__qualname__", None)
+    if isinstance(name, str):
+        return name if "<" not in name else "a function"
+    if depth and cls in (tuple, list, set, frozenset):
+        parts = [_described(part, depth - 1) for part in value]
+        return f"{cls.__name__}({', '.join(sorted(parts) if cls in (set, frozenset) else parts)})"
+    if depth and isinstance(value, Mapping):
+        pairs = [f"{_described(key, 0)}: {_described(part, depth - 1)}" for key, part in value.items()]
+        return f"{cls.__name__}({', '.join(pairs)})"
+    if depth and dataclasses.is_dataclass(value) and not isinstance(value, Pytree):
+        fields = [
+            f"{field.name}={_described(getattr(value, field.name, None), depth - 1)}"
+            for field in dataclasses.fields(value)
+        ]
+        return f"{cls.__name__}({', '.join(fields)})"
+    return f"{type_name(cls)}(...)"
+
+
+def restore_statics(where: str, item: Item, record: ItemRecord) -> None:
+    """Gives the nodes of a rebuilt model the static values that were saved.
+
+    Raises:
+      CheckpointError: a node is of another class or missing, or a value cannot be restored from JSON. It lists all.
+    """
+    nodes = {text_of(item.name, path): node for path, node in nodes_of(item)}
+    problems: list[str] = []
+    for text, saved in record.nodes.items():
+        node = nodes.get(text)
+        if node is None or type(node).__name__ != saved.cls:
+            built = "nothing" if node is None else f"{type(node).__name__}(...)"
+            problems.append(f"{text}: the checkpoint has {saved.cls}(...), its Spec builds {built}")
+        elif record.versions.get(text, 1) == version_of(type(node)):  # another version may have other fields
+            problems += _set_statics(text, node, saved.statics)
+    if problems:
+        raise CheckpointError(
+            where,
+            f"the model {item.name!r} was changed after it was constructed, and its Spec does not say how",
+            got="\n".join(problems),
+            why="the Spec has the arguments of constructors; of what is changed later, numbers and texts are restored",
+            fix=f"dx.load(path, into={{{item.name!r}: model}})        # a model with these changes",
+        )
+
+
+def _set_statics(text: str, node: Pytree, saved: Mapping[str, Any]) -> list[str]:
+    """Sets the values that differ; returns those that cannot be set."""
+    problems: list[str] = []
+    built = statics_of(node)
+    for name, value in saved.items():
+        now = built.get(name, MISSING)
+        if type(now) is type(value) and repr(now) == repr(value):
+            continue
+        shown = "nothing" if now is MISSING else _shown(now)
+        problem = f"{text}.{name}: the checkpoint has {_shown(value)}, its Spec builds {shown}"
+        if isinstance(value, dict) or not (name in built or _is_free(node, name)):
+            problems.append(problem)
+            continue
+        try:
+            setattr(node, name, value)
+        except DeclaxError as error:
+            problems.append(f"{problem}; {error.problem}")
+    return problems
+
+
+def _shown(value: Any) -> str:
+    return str(value["text"]) if isinstance(value, dict) else repr(value)
+
+
+def _is_free(node: Pytree, name: str) -> bool:
+    """Whether an attribute may be added: a manifest must not reach what Python or declax keeps in an object."""
+    is_inner = name.startswith("__") or name in INTERNAL_KEYS
+    return name.isidentifier() and not is_inner and not hasattr(node, name)

@@ -1,0 +1,146 @@
+"""Where the steps of a run are: which there are, which stay, and who may write them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from declax.checkpoint.files import naming
+from declax.checkpoint.folders import Claim, remove_folder, remove_rests
+from declax.checkpoint.manifest import NAME, Manifest, read_manifest
+from declax.checkpoint.saving import Progress, save
+from declax.config.specs import Spec
+from declax.errors import CheckpointError
+
+Metrics = Mapping[int, Mapping[str, float]]
+"""The metrics of each complete step, in the order of the steps."""
+
+
+class Retention(NamedTuple):
+    """Which steps stay.
+
+    Attributes:
+      keep: how many of the latest; None for all.
+      best: the name of the metric whose best step stays too.
+      mode: whether the smallest or the largest value is the best.
+    """
+
+    keep: int | None
+    best: str | None
+    mode: str
+
+    def best_of(self, metrics: Metrics) -> int | None:
+        """The step with the best value, the last of equal ones; None if no step has a value."""
+        sign = 1 if self.mode == "min" else -1
+        values = {step: sign * found.get(self.best or "", math.nan) for step, found in metrics.items()}
+        known = [(value, -step) for step, value in values.items() if not math.isnan(value)]
+        return -min(known)[1] if known else None
+
+    def kept(self, metrics: Metrics) -> set[int]:
+        """The steps that stay."""
+        latest = metrics if self.keep is None else list(metrics)[-self.keep :]
+        best = self.best_of(metrics)
+        return {*latest} if best is None else {*latest, best}
+
+
+class Store(Protocol):
+    """The steps of a run in the format of an engine."""
+
+    def path(self, step: int) -> Any:
+        """The folder of a step."""
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+
+    def metrics(self) -> Metrics:
+        """The metrics of the steps that are complete."""
+
+    def claim(self) -> None:
+        """Claims the right to write, where it is not claimed yet."""
+
+    def write(
+        self,
+        step: int,
+        items: Mapping[str, Any],
+        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+        metrics: Mapping[str, float] | None,
+        extra: Iterable[Any],
+        progress: Progress | None,
+    ) -> None:
+        """Saves a step, and removes those that do not stay."""
+
+    def wait(self) -> None:
+        """Waits until all steps are on the disk."""
+
+    def close(self) -> None:
+        """Waits, and gives the right to write back."""
+
+
+_NAME: Final = re.compile(r"step_(\d{10,})")
+
+
+class FolderStore:
+    """Steps as checkpoints of declax: ``step_0000000012``."""
+
+    def __init__(self, folder: str | os.PathLike[str], retention: Retention) -> None:
+        self._folder = Path(folder)
+        self._retention = retention
+        self._claim: Claim | None = None
+        with naming(self._folder, "created"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, step: int) -> Path:
+        """The folder of a step."""
+        return self._folder / f"step_{step:010}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        found = [_NAME.fullmatch(entry.name) for entry in self._folder.glob("step_*") if (entry / NAME).exists()]
+        return sorted(int(match[1]) for match in found if match)
+
+    def metrics(self) -> Metrics:
+        """The metrics of the steps whose files are there, in their sizes."""
+        return {step: manifest.metrics for step in self.steps() if (manifest := self._complete(step)) is not None}
+
+    def _complete(self, step: int) -> Manifest | None:
+        folder = self.path(step)
+        try:
+            manifest = read_manifest(folder)
+            sizes = {name: (folder / name).stat().st_size for name in manifest.files}
+        except (CheckpointError, OSError):
+            return None
+        return manifest if all(sizes[name] == record.size for name, record in manifest.files.items()) else None
+
+    def claim(self) -> None:
+        """Claims the folder, and removes what killed writers have left."""
+        if self._claim is None:
+            self._claim = Claim(self._folder)
+            remove_rests(self._folder, "*")
+
+    def write(
+        self,
+        step: int,
+        items: Mapping[str, Any],
+        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+        metrics: Mapping[str, float] | None,
+        extra: Iterable[Any],
+        progress: Progress | None,
+    ) -> None:
+        """Saves a step, and then removes complete ones that do not stay."""
+        save(self.path(step), items, spec=spec, metrics=metrics, extra=extra, progress=progress)
+        complete = self.metrics()
+        for old in complete.keys() - self._retention.kept(complete):
+            remove_folder(self.path(old))
+
+    def wait(self) -> None:
+        """Does nothing: `write` has waited."""
+
+    def close(self) -> None:
+        """Lets other writers use the folder."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
