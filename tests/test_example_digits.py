@@ -52,10 +52,12 @@ def test_a_sweep_over_two_fields_ends_in_a_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     _, _, table = done.stdout.partition("4 runs")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
-    assert [row[:3] for row in rows] == [
-        ["8", "0", "682"], ["8", "1", "682"], ["16", "0", "1,482"], ["16", "1", "1,482"],
-    ]  # fmt: skip
-    assert [row[4][-1] for row in rows] == ["%"] * 4
+    assert [row[:2] for row in rows] == [
+        [f"model.hidden={hidden},training.seed={seed}", parameters]
+        for hidden, parameters in (("8", "682"), ("16", "1,482"))
+        for seed in (0, 1)
+    ]
+    assert [row[3][-1] for row in rows] == ["%"] * 4
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"report-{n}.png" for n in (1, 2, 3, 4)]
 
 
@@ -65,7 +67,7 @@ def test_another_model_is_chosen_by_its_tag(tmp_path: Path) -> None:
     done = run(str(EXAMPLE / "mixer.toml"), *SHORT, *words)
     assert done.returncode == 1
     assert "blocks[0:2].over_patches.up" in done.stdout
-    assert "│ MLP   │" in done.stdout
+    assert "│ model.kind=MLP   │" in done.stdout
     assert "requires (model.kind=Mixer)" in done.stderr
 
 

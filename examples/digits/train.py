@@ -116,15 +116,10 @@ def run_once(run: Run, out: Path) -> Result:
 
 def results_table(runs: Sequence[dx.CliRun[Run]], results: Sequence[Result]) -> Table:
     """A row for each run: the values that the sweep varies, and what came of them."""
-    first = runs[0].spec
-    paths = list(dict.fromkeys(change.path for run in reversed(runs) for change in first.diff(run.spec)))
-    names = [".".join(map(str, path)) for path in paths]
-    table = Table(*names, *("parameters", "last loss", "test accuracy", "seconds"), title=f"{len(runs)} runs")
+    table = Table("run", "parameters", "last loss", "test accuracy", "seconds", title=f"{len(runs)} runs")
     for run, result in zip(runs, results, strict=True):
-        values = [run.spec[name] for name in names]
-        cells = [value.target.__name__ if isinstance(value, dx.Spec) else str(value) for value in values]
         figures = (f"{result.parameters:,}", f"{result.loss:.3f}", f"{result.accuracy:.2%}", f"{result.seconds:.1f}")
-        table.add_row(*cells, *figures)
+        table.add_row(run.name, *figures)
     return table
 
 

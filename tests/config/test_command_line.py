@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -206,19 +205,6 @@ def test_bytes_on_each_device(run):
         status, _, told = run(*words, *option)
         assert status == 2
         assert text in told
-
-
-def test_diff(run, folder):
-    shutil.copy("net.toml", "other.toml")
-    assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (0, "", "")
-    (folder / "other.toml").write_text(NET + "hidden = 5\n")
-    assert run("diff", "cli_models:Net", "net.toml", "other.toml") == (1, "blocks.1.hidden: 128 → 5\n", "")
-    status, _, told = run("diff", "cli_models:Net", "net.toml")
-    assert status == 2
-    assert "diff compares two files, with one value of each override" in told
-    status, _, told = run("diff", "cli_models:Net", "net.toml", "other.toml", "blocks.0.dim=8,16")
-    assert status == 2
-    assert "got:      blocks.0.dim=8,16" in told
 
 
 def test_check_looks_at_all_files_and_runs(run, folder):
@@ -584,7 +570,7 @@ def test_options_may_stand_between_words(run, train, capsys):
     for words in (
         ["show", "cli_models:Net", "--ful", "x=1", "--fast"],
         ["completion", "bash", "a", "b"],
-        ["diff", "--format", "json"],
+        ["schema", "--format", "json"],
     ):
         status, printed, told = run(*words)
         assert status == 2

@@ -301,13 +301,10 @@ def test_changes_at_paths():
     spec = dx.spec(Model, 2)
     changed = spec.replace({"block.up.use_bias": False})
     assert changed == dx.spec(Model, 2, block={"up": {"use_bias": False}})
-    assert str(spec.diff(changed)) == "block.up.use_bias: True → False"
     assert changed.replace({"block.hidden": 3}).build(rngs=dx.Rngs(0)).block.up.kernel.shape == (2, 3)
     assert changed.replace({"block.up": {}}) == changed.replace(block={}) == spec
     whole = changed.replace({"block.up": dx.spec(dx.Linear, 2, 8)})
-    assert str(changed.diff(whole)).startswith(
-        "block.up: dx.Linear(dim, hidden, rngs=rngs) with {'use_bias': False} → Linear("
-    )
+    assert whole != changed
     repeated = dx.spec(Tower, 2)
     assert repeated.replace({"blocks.*.up.use_bias": False}) == repeated.replace({"blocks.up.use_bias": False})
     for path, change in (("blocks.1.hidden", "blocks.*.hidden"), ("blocks.*", "blocks.*.NAME")):

@@ -120,7 +120,6 @@ def test_specs_are_limited_in_depth():
     assert dx.spec_of(nested.build()) == nested
     assert hash(nested) == hash(pickle.loads(pickle.dumps(nested)))
     assert nested.fingerprint() != nested["elements.0"].fingerprint()
-    assert nested.diff(nested["elements.0"]) or repr(nested)
     with pytest.raises(DepthError, match="a spec is nested more than 100 levels deep"):
         dx.spec(dx.List, [nested])
 
@@ -170,7 +169,6 @@ def test_values_of_different_types_differ(a, b):
     first, second = dx.spec(schedule, a), dx.spec(schedule, b)
     assert first != second
     assert first.fingerprint() != second.fingerprint()
-    assert first.diff(second)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,6 @@ def test_values_that_mean_the_same_are_equal(a, b):
     assert first == second
     assert hash(first) == hash(second)
     assert first.fingerprint() == second.fingerprint()
-    assert not first.diff(second)
 
 
 def test_specs_compare_by_value():

@@ -1,4 +1,4 @@
-"""Paths, replace, diff and fingerprints."""
+"""Paths, replace and fingerprints."""
 
 import functools
 import subprocess
@@ -129,42 +129,6 @@ def test_replace_refuses_what_spec_refuses():
     with pytest.raises(ConfigError, match="a spec cannot hold an array") as caught:
         small().replace({"blocks.0.mixer.dim": jnp.zeros(2)})
     assert caught.value.where == "Mlp.dim"
-
-
-# ================================================================= diff
-
-
-def test_diff_names_each_path():
-    old = small()
-    new = old.replace({"blocks.0.mixer.hidden": 128, "blocks.1.rate": 0.5, "blocks.1.mixer.init": dx.initializers.ones})
-    assert str(old.diff(new)) == (
-        "blocks.0.mixer.hidden: 6 → 128\nblocks.1.mixer.init: lecun_normal() → ones\nblocks.1.rate: 0.0 → 0.5"
-    )
-    assert repr(new.diff(old)) == str(new.diff(old))
-    assert next(change.path for change in old.diff(new)) == ("blocks", 0, "mixer", "hidden")
-    assert not old.diff(small())
-
-
-def test_diff_of_other_classes_lengths_and_keys():
-    old, new = small(2, named={"a": dx.spec(Gate, 1)}), small(3, named={"b": dx.spec(Gate, 1)})
-    changed = new.replace({"blocks.0.mixer": dx.spec(Gate, 4), "blocks.1.mixer.order": Order.LAST})
-    assert str(old.diff(changed)) == (
-        "blocks.0.mixer: Mlp(dim=4, hidden=6) → Gate(dim=4)\n"
-        "blocks.1.mixer.order: Order.FIRST → Order.LAST\n"
-        "blocks.2: (absent) → Block(mixer=Mlp(dim=4, hidden=6))\n"
-        "named.a: Gate(dim=1) → (absent)\n"
-        "named.b: (absent) → Gate(dim=1)"
-    )
-
-
-def test_the_order_of_a_dict_is_a_difference():
-    a, b = ({"x": 1, "y": 2}, {"y": 2, "x": 1})
-    assert str(dx.spec(schedule, a).diff(dx.spec(schedule, b))) == "peak: {'x': 1, 'y': 2} → {'y': 2, 'x': 1}"
-
-
-def test_diff_takes_specs():
-    with pytest.raises(ConfigError, match="not a spec"):
-        small().diff("a spec")
 
 
 def test_short_texts():

@@ -1,15 +1,12 @@
-"""Reading, changing and comparing specs by paths such as ``blocks.0.hidden`` and ``blocks.*.hidden``."""
+"""Reading and changing specs by paths such as ``blocks.0.hidden`` and ``blocks.*.hidden``."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from declax._typing import MISSING
-from declax.config._data import FrozenDict, FrozenList, SpecData, is_repeated, key_like, key_of
+from declax.config._data import FrozenDict, FrozenList, SpecData, is_repeated, key_like
 from declax.config._declared import ClassBodyScope
-from declax.config._printing import short_text
 from declax.config._refs import (
     Cursor,
     child,
@@ -22,8 +19,8 @@ from declax.config._refs import (
     where,
     with_items,
 )
-from declax.config.problems import EACH, Path, path_text, steps_of
-from declax.errors import ConfigError, describe
+from declax.config.problems import EACH, path_text, steps_of
+from declax.errors import ConfigError
 
 S = TypeVar("S", bound=SpecData)
 
@@ -97,66 +94,3 @@ def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object
     else:
         steps = [_child(root, cursor, key)]
     return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})
-
-
-# --- diff ---------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SpecChange:
-    """One difference between two specs.
-
-    Attributes:
-      path: the path of the value.
-      old: the value or default in the first spec; MISSING if it has none.
-      new: the same in the second spec.
-    """
-
-    path: Path
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        old, new = ("(absent)" if value is MISSING else short_text(value) for value in (self.old, self.new))
-        return f"{path_text(self.path)}: {old} → {new}"
-
-
-class SpecDiff(tuple[SpecChange, ...]):
-    """The differences between two specs, in the order of the parameters; prints one on each line."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    __repr__ = __str__
-
-
-def diff(old: SpecData, new: object) -> SpecDiff:
-    if not isinstance(new, SpecData):
-        raise ConfigError("Spec.diff", "not a spec", expected="a dx.Spec", got=describe(new))
-    found: list[SpecChange] = []
-    _compare((), old, new, found)
-    return SpecDiff(found)
-
-
-def _compare(path: Path, old: Any, new: Any, found: list[SpecChange]) -> None:
-    if old is new or (old is not MISSING and new is not MISSING and key_of(old) == key_of(new)):
-        return
-    if isinstance(old, SpecData) and isinstance(new, SpecData) and old.target == new.target:
-        _compare_entries(path, old.full_arguments, new.full_arguments, found)
-    elif type(old) is type(new) and isinstance(old, _LISTS) and isinstance(new, _LISTS):
-        _compare_entries(path, dict(enumerate(old)), dict(enumerate(new)), found)
-    elif (
-        isinstance(old, FrozenDict)
-        and isinstance(new, FrozenDict)
-        and [key for key in old if key in new] == [key for key in new if key in old]
-    ):
-        _compare_entries(path, old, new, found)
-    else:
-        found.append(SpecChange(path, old, new))
-
-
-def _compare_entries(path: Path, old: Mapping[Any, Any], new: Mapping[Any, Any], found: list[SpecChange]) -> None:
-    for key in [*old, *(key for key in new if key not in old)]:
-        _compare((*path, key), old.get(key, MISSING), new.get(key, MISSING), found)

@@ -9,14 +9,13 @@ from typing import Any
 
 from declax.config._building import checked_refs
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
-from declax.config._editing import diff
 from declax.config._printing import short_text
 from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import called, target_name
 from declax.config._reading.part_readers import ChoiceReader, choices_at
-from declax.config._reading.readers import DtypeReader, Reader
+from declax.config._reading.readers import DtypeReader, Reader, entries
 from declax.config._reading.versions import VERSION, version_of
 from declax.config._refs import put_in, where
 from declax.config.problems import KIND, REF, Path, path_text
@@ -160,12 +159,23 @@ def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> 
             fix=problem.hint,
         )
     if found != spec:
-        change = diff(spec, found)[0]
+        path, old, new = _first_difference(spec, found)
         raise ConfigError(
-            where(spec, change.path),
+            where(spec, path),
             "the written data would be read back as another value",
-            expected=short_text(change.new),
-            got=short_text(change.old),
+            expected=short_text(new),
+            got=short_text(old),
             why="data has strings, numbers, lists and tables only, and the annotation decides their meaning",
             fix="an annotation that allows only one of the two",
         )
+
+
+def _first_difference(old: Any, new: Any, path: Path = ()) -> tuple[Path, Any, Any]:
+    """The path of the first difference between two values, and what each has there."""
+    parts, others = (dict(entries(v.full_arguments if isinstance(v, SpecData) else v)) for v in (old, new))
+    is_alike = type(old) is type(new) and getattr(old, "target", None) == getattr(new, "target", None)
+    if is_alike and parts.keys() == others.keys():
+        for key, part in parts.items():
+            if key_of(part) != key_of(others[key]):
+                return _first_difference(part, others[key], (*path, key))
+    return path, old, new

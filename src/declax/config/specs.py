@@ -17,7 +17,7 @@ from declax._variables.placement import AnyMesh
 from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
-from declax.config._editing import SpecDiff, diff, get, replace
+from declax.config._editing import get, replace
 from declax.config._printing import canonical_text, spec_text, to_python, tree_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
@@ -125,19 +125,6 @@ class Spec(SpecData, Generic[M_co]):
         spec(Linear, in_features=4, out_features=5, use_bias=False)
         """
         return replace(self, {**(changes or {}), **named})
-
-    def diff(self, other: SpecData) -> SpecDiff:
-        """The differences from another spec, including defaults.
-
-        Returns:
-          One `SpecChange` for each path, with `path`, `old` and `new`; empty for equal specs.
-
-        >>> import declax as dx
-        >>> dx.spec(dx.Linear, 3, 4).diff(dx.spec(dx.Linear, 3, 8, use_bias=False))
-        out_features: 4 → 8
-        use_bias: True → False
-        """
-        return diff(self, other)
 
     def fingerprint(self, *, full: bool = False) -> str:
         """A hash of the spec that is equal in every process and on every machine.

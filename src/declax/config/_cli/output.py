@@ -14,7 +14,7 @@ from typing import IO, Any, Final, cast
 from declax import errors
 from declax.config._files.formatting import format_json
 
-WRONG: Final = 1  # the exit status of a wrong configuration, and of `diff` for two that differ
+WRONG: Final = 1  # the exit status of a wrong configuration
 USAGE: Final = 2  # the exit status of a wrong command line
 _CLOSED_PIPE: Final = 141  # the exit status of programs that SIGPIPE ends
 

@@ -98,7 +98,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 def declax_parser() -> Parser:
     parser = Parser(
         prog="declax",
-        description="Show, check, compare and build configured models.",
+        description="Show, check and build configured models.",
         epilog=_examples("check models:Net net.toml", "show models:Net", "COMMAND --help"),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
@@ -125,8 +125,6 @@ def declax_parser() -> Parser:
         "build", "build the model and summarize it", _PART, "--seed --format",
         "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
     )  # fmt: skip
-    words = "module:Class, two files, and overrides"
-    add("diff", "list the differences between two configurations", words, "", "diff models:Net a.toml b.toml")
     about = "write the JSON schema of a class, for editors"
     schema = add("schema", about, "module:Class", "", "schema models:Net -o net.schema.json")
     schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")

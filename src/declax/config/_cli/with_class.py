@@ -20,7 +20,7 @@ from declax._random.streams import Rngs
 from declax._tree.rendering import shapes_text
 from declax._variables.placement import sharding_rules
 from declax.config._cli.describing import parameter_table, part_target
-from declax.config._cli.output import WRONG, Output, usage_error, write
+from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
 from declax.config._files.formatting import format_json
 from declax.config._files.reading import read_document
@@ -124,21 +124,6 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         if not found.rows and parts and words.part is None:
             name = target_name(spec.target)
             write(f"{name} has no arrays of its own. Add the name of a part: {', '.join(parts)}", "", sys.stderr)
-
-
-def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    """Prints the differences between two configurations; the exit status is 1 if there are any."""
-    del options
-    sweep = next((override.text for override in words.overrides if len(override.values) > 1), None)
-    if len(words.files) != 2 or sweep is not None:
-        got = sweep or ", ".join(words.files) or "no file"
-        fix = "declax diff module:Class a.toml b.toml"
-        raise usage_error("diff compares two files, with one value of each override", got=got, fix=fix)
-    first, second = (_specs(cls, words._replace(files=(file,)))[0][1] for file in words.files)
-    found = first.diff(second)
-    if found:
-        write(str(found))
-        output.status = WRONG
 
 
 def _sizes(text: str) -> dict[str, int]:
