@@ -14,7 +14,7 @@ CASES = [
     ("declax su", ["summary"]),
     ("declax --v", ["--version"]),
     ("declax show --f", ["--format", "--full"]),
-    ("declax show net.toml --format ", ["toml", "json", "yaml", "python"]),
+    ("declax show net.toml --format ", ["toml", "json", "yaml"]),
     ("declax check --format ", ["text", "json"]),
     ("declax completion z", ["zsh"]),
     ("declax summary --input ", []),

@@ -31,7 +31,7 @@ def test_a_spec_holds_ints_as_keys():
     assert SPEC["names.100"] == 1
     changed = SPEC.replace({"boundaries.100": 0.25})
     assert changed.build().boundaries == ((100, 0.25), (2000, 0.1))
-    assert "{100: 0.5, 2000: 0.1}" in SPEC.to_python()
+    assert "{100: 0.5, 2000: 0.1}" in repr(SPEC)
     assert key_like(FrozenDict({100: 1}), "0100") is None
     with pytest.raises(dx.ConfigError, match="the keys of a dict in a spec must be strings or ints"):
         dx.spec(Steps, boundaries={0.5: 0.5})

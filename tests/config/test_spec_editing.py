@@ -201,9 +201,6 @@ def test_what_has_no_name_has_no_fingerprint(value):
     with pytest.raises(ConfigError, match="no code makes this value") as caught:
         spec.fingerprint()
     assert caught.value.where.startswith("Model.blocks.0.mixer.activation")
-    with pytest.raises(ConfigError, match="no code makes this value") as caught:
-        spec.to_python()
-    assert caught.value.where.startswith("Model.blocks.0.mixer.activation")
 
 
 def test_models_do_not_confuse_names():

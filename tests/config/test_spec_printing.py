@@ -1,11 +1,11 @@
-"""Specs as programs."""
+"""Specs as text: values as code, and public names."""
 
 import enum
 import functools
 import pickle
 import subprocess
 import sys
-from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath
 
 import jax
 import jax.numpy as jnp
@@ -14,50 +14,9 @@ import optax
 import pytest
 
 import declax as dx
-from config.spec_models import Block, Gate, Mlp, Open, Order, Point, Train, half, pick, schedule, small
+from config.spec_models import Open, Order, Point, half, schedule
 from declax.config._printing import public_name
 from naming import name_of
-
-
-def run(code):
-    names: dict[str, object] = {}
-    exec(code, names)
-    return names["model"]
-
-
-def test_a_program_of_constructor_calls():
-    assert small(proto=dx.spec(Block, dx.spec(Mlp, 4))).to_python(rngs="dx.Rngs(params=1)") == (
-        "import declax as dx\n"
-        "from config.spec_models import Block, Gate, Mlp, Model\n"
-        "\n"
-        "rngs = dx.Rngs(params=1)\n"
-        "model = Model(\n"
-        "    embed=(embed := dx.Embed(num_embeddings=11, features=4, rngs=rngs)),\n"
-        "    blocks=[Block(mixer=Mlp(dim=4, hidden=6, rngs=rngs)), Block(mixer=Gate(dim=4, rngs=rngs))],\n"
-        "    head=embed,\n"
-        "    proto=dx.spec(Block, mixer=dx.spec(Mlp, dim=4)),\n"
-        ")\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        small(5, protos=[small(1).replace(head=None)["blocks.0.mixer"]], named={"a": dx.spec(Mlp, 1, activation=half)}),
-        dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bfloat16), dx.relu, dx.spec(Open, 4, width=3)),
-        dx.spec(
-            dx.List,
-            [dx.Ref("/elements/1"), dx.spec(Gate, 2, Order.LAST), [1.5, (), ("x",)], {"a": dx.Ref("/elements/1")}],
-        ),
-        dx.spec(Gate, 3, init=dx.initializers.variance_scaling(2.0, "fan_in", "normal", dtype="float32")),
-        dx.spec(dx.Sequential, dx.spec(dx.Sequential, *[dx.spec(dx.Linear, 3, 3, use_bias=False) for _ in range(4)])),
-    ],
-)
-def test_programs_make_what_build_makes(spec):
-    made, built = run(spec.to_python()), spec.build(rngs=dx.Rngs(0))
-    assert dx.spec_of(made) == dx.spec_of(built)
-    for a, b in zip(jax.tree.leaves(dx.state(made)), jax.tree.leaves(dx.state(built)), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 VALUES = [
@@ -85,57 +44,14 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=name_of)
 def test_values_as_code(value):
     spec = dx.spec(schedule, value)
-    code = spec.to_python().replace("model = schedule(", "model = dx.spec(schedule, ")
-    assert run(f"import declax as dx\n{code}") == spec
+    names = {"spec": dx.spec, "dx": dx, "jax": jax, "jnp": jnp, "np": np, "functools": functools, "optax": optax}
+    own = {"schedule": schedule, "half": half, "Point": Point, "Order": Order, "PartitionSpec": jax.P}
+    used = {"Precision": jax.lax.Precision, "dot_general": jax.lax.dot_general, "gelu": jax.nn.gelu, "tanh": np.tanh}
+    assert eval(repr(spec), names | own | used | vars(dx.initializers)) == spec
 
 
 def test_nan_as_code():
-    assert dx.spec(schedule, float("nan")).to_python().endswith("model = schedule(peak=float('nan'))\n")
-
-
-def test_programs_without_rngs_have_none():
-    assert dx.spec(schedule, 1.0, 2.0, late=3.0).to_python(name="it") == (
-        "from config.spec_models import schedule\n\nit = schedule(1.0, 2.0, late=3.0)\n"
-    )
-
-
-def test_defaults_before_positions_are_written():
-    code = dx.Spec(pick, {"more": (3,)}).to_python()
-    assert code == "from config.spec_models import pick\n\nmodel = pick(1, 'x', 3)\n"
-    assert run(code) == (1, "x", 3)
-
-
-def test_two_classes_of_one_name():
-    class Linear(dx.Module):
-        pass
-
-    Linear.__module__, Linear.__qualname__ = "config.spec_models", "Mlp"
-    code = dx.spec(dx.List, [dx.spec(Mlp, 3), dx.spec(dx.Linear, 3, 4)]).to_python(name="Mlp")
-    assert "import config.spec_models\n" in code
-    assert "config.spec_models.Mlp(dim=3, rngs=rngs)" in code
-
-
-def test_shared_parts_have_names_that_nothing_else_has():
-    part = dx.spec(dx.List, [dx.spec(Gate, 2), dx.Ref("/elements/0")])
-    code = dx.spec(dx.Dict, {"rngs": part, "class": dx.Ref("/entries/rngs/elements/0"), "x": dx.Ref("/entries/rngs")})
-    text = code.to_python()
-    assert "(rngs_2 := " in text
-    assert dx.spec_of(run(text)) == code
-
-
-def test_long_programs_are_broken_into_lines():
-    text = small(12).to_python()
-    assert max(map(len, text.splitlines())) <= 100
-    assert dx.spec_of(run(text)) == small(12)
-
-
-@pytest.mark.slow
-def test_programs_run_on_their_own():
-    code = dx.spec(Train, small()).to_python() + "print(model.model.head is model.model.embed)\n"
-    env = {"PYTHONPATH": ":".join(sys.path), "JAX_PLATFORMS": "cpu"}
-    here = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=here, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+    assert repr(dx.spec(schedule, float("nan"))) == "spec(schedule, peak=float('nan'))"
 
 
 def test_public_names():
@@ -180,15 +96,15 @@ def test_enums_of_strings_are_enums():
 
     assert dx.spec(schedule, Mode.A) != dx.spec(schedule, "a")
     assert dx.spec(schedule, Mode.A).fingerprint() != dx.spec(schedule, "a").fingerprint()
-    assert "Mode.A" in dx.spec(schedule, Mode.A).to_python()
+    assert "Mode.A" in repr(dx.spec(schedule, Mode.A))
 
 
 def test_class_methods_are_targets():
     spec = dx.spec(Open.square, 3)
     assert spec == dx.spec(Open.square, 3)
     assert public_name(Open.square) == "config.spec_models:Open.square"
-    assert "model = Open.square(dim=3, rngs=rngs)" in spec.to_python()
-    assert run(spec.to_python()).width == spec.build(rngs=dx.Rngs(0)).width == 3
+    assert repr(spec) == "spec(Open.square, dim=3)"
+    assert spec.build(rngs=dx.Rngs(0)).width == 3
 
 
 def test_an_optimizer_of_a_model():
@@ -207,23 +123,12 @@ def test_an_optimizer_of_a_model():
     built = train.build(rngs=dx.Rngs(0))
     gradients = dx.grad(lambda model: model(jnp.ones(3)).sum())(built.model)
     built.optimizer.update(built.model, gradients)
-    assert "tx=optax.chain(optax.clip(max_delta=1.0), optax.adamw(learning_rate=0.001))" in train.to_python()
-    assert run(train.to_python()).optimizer.step.value == 0
     assert train.fingerprint() == pickle.loads(pickle.dumps(train)).fingerprint()
 
 
 class Saves(dx.Module):
     def __init__(self, folder: Path, other: PurePath | None = None):
         self.folder, self.other = folder, other
-
-
-def test_paths_are_written_as_code():
-    spec = dx.spec(Saves, Path("runs/it's"), PurePosixPath("a/b"))
-    assert "import pathlib\n" in spec.to_python()
-    made = run(spec.to_python())
-    assert (made.folder, made.other) == (Path("runs/it's"), PurePosixPath("a/b"))
-    assert "pathlib.PureWindowsPath('c')" in dx.spec(Saves, Path("x"), PureWindowsPath("c")).to_python()
-    assert "pathlib.Path('x')" in repr(dx.spec(Saves, Path("x")))
 
 
 def test_specs_with_paths_have_a_fingerprint():

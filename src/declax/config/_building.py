@@ -58,9 +58,7 @@ class SpecVisitor:
             return self._once(value, path, reader)
         if isinstance(value, Ref):
             return self.shared(value, path, reader)
-        if type(value) in (tuple, FrozenList, FrozenDict):
-            return self._once(value, path, reader)
-        return self.leaf(value, path)
+        return self._once(value, path, reader) if type(value) in (tuple, FrozenList, FrozenDict) else value
 
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         """The result for the target of a Ref."""
@@ -81,13 +79,13 @@ class SpecVisitor:
         if path in self.made:
             return self.made[path]
         self._open[path] = None
+        made: Any
         if isinstance(value, SpecData):
             made = self.call(value, path)
         else:
-            parts = [
-                (key, self.value(value[key], (*path, key), reader_below(value, reader, key))) for key in keys_of(value)
-            ]
-            made = self.container(value, parts)
+            made = {k: self.value(value[k], (*path, k), reader_below(value, reader, k)) for k in keys_of(value)}
+            if not isinstance(value, FrozenDict):
+                made = tuple(made.values()) if type(value) is tuple else list(made.values())
         del self._open[path]
         self.made[path] = made
         return made
@@ -99,15 +97,6 @@ class SpecVisitor:
     def kept(self, spec: SpecData, path: Path) -> Any:
         """The result for a spec that the annotation `Spec[...]` leaves unbuilt."""
         return spec
-
-    def leaf(self, value: Any, path: Path) -> Any:
-        return value
-
-    def container(self, value: Any, parts: list[tuple[Any, Any]]) -> Any:
-        if isinstance(value, FrozenDict):
-            return dict(parts)
-        items = [item for _, item in parts]
-        return items if isinstance(value, FrozenList) else tuple(items)
 
     def call(self, spec: SpecData, path: Path) -> Any:
         return self.arguments(spec, path)

@@ -426,14 +426,6 @@ def is_repeated(value: Any) -> bool:
     return any(isinstance(branch, Repeated) for branch in (made._pytree__pair if isinstance(made, Choice) else (made,)))
 
 
-def overrides(value: Any) -> bool:
-    """Whether a frozen value overrides arguments of a declared part."""
-    if isinstance(value, SpecData):
-        return isinstance(value.target, DeclaredPart)
-    is_container = type(value) in (tuple, FrozenList, FrozenDict)
-    return is_container and any(map(overrides, value.values() if isinstance(value, FrozenDict) else value))
-
-
 def key_of(value: Any) -> Hashable:
     """A hashable key by which frozen values are compared."""
     kind = type(value)

@@ -1,12 +1,10 @@
-"""Specs as text: programs, `repr`, reports and fingerprints, each by a subclass of `Printer`."""
+"""Specs as text: `repr`, the tree of parts, reports and fingerprints."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
-import importlib
-import keyword
 import math
 import pathlib
 import sys
@@ -26,14 +24,10 @@ from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
 from declax._fields.specifiers import SubmoduleRecipe
-from declax._lazy import exports
-from declax._typing import MISSING
-from declax.config._building import SpecVisitor, positions
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, overrides
+from declax.config._building import positions
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._declared import ClassBodyScope
-from declax.config._reading.parameters import RNGS, is_dtype, target_name
-from declax.config._reading.readers import Reader
-from declax.config._refs import keys_of, locate
+from declax.config._reading.parameters import is_dtype, target_name
 from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
@@ -42,13 +36,7 @@ VERSION: Final = "config_version"
 
 WIDTH: Final = 100
 _INDENT: Final = "    "
-_AS: Final = {"jax.numpy": "jnp", "numpy": "np", "declax": "dx"}
-_PATHS: Final = {  # the concrete class of this system, by the public class that creates it
-    pathlib.PurePosixPath: "PurePosixPath",
-    pathlib.PureWindowsPath: "PureWindowsPath",
-    type(pathlib.PurePath()): "PurePath",
-    type(pathlib.Path()): "Path",
-}
+_AS: Final = {"jax.numpy": "jnp", "numpy": "np"}
 
 
 class Code(NamedTuple):
@@ -86,80 +74,19 @@ def _container(value: Any, items: Mapping[Any, Code]) -> Code:
     return Code("(", tuple(items.values()), ",)" if len(items) == 1 else ")")
 
 
-@functools.cache
-def _root_names() -> dict[str, str]:
-    return {name: module for name, module in exports("declax").items() if module != "declax"}
-
-
 class Printer:
-    """Prints values as code, and collects the names and imports that the code needs."""
+    """Prints values as code with bare names, without imports."""
 
-    def __init__(self, where: str, reserved: tuple[str, ...] = ()) -> None:
+    def __init__(self, where: str) -> None:
         self.where = where
-        self.imports: dict[str, str] = {}
-        names = (*reserved, "dx", "jnp", "np", "jax", "functools", "pathlib")
-        self._taken: dict[str, str | None] = dict.fromkeys(names)
 
-    def reserve(self, name: str) -> str:
-        """An unused name: this one, with a number if necessary."""
-        name = name if name.isidentifier() and not keyword.iskeyword(name) else "part"
-        free, number = name, 2
-        while free in self._taken:
-            free, number = f"{name}_{number}", number + 1
-        self._taken[free] = None
-        return free
-
-    def under(self, module: str, rest: str = "") -> str:
+    def under(self, module: str, rest: str) -> str:
         """The code for a name in a module, with the usual prefix, such as ``jnp``."""
-        self.imports[module] = f"import {module} as {_AS[module]}" if module in _AS else f"import {module}"
-        return f"{_AS.get(module, module)}.{rest}"
-
-    def name_of(self, obj: Any) -> str | None:
-        """The code that names a class or function; None if it has no name."""
-        root = getattr(obj, "__name__", None)
-        module = _root_names().get(root) if isinstance(root, str) else None
-        if root is not None and module is not None and getattr(importlib.import_module(module), root, None) is obj:
-            return self.under("declax", root)
-        name = public_name(obj)
-        if name is None:
-            return None
-        module, _, path = name.partition(":")
-        if module == "declax.initializers":
-            return self.under("declax", f"initializers.{path}")
-        if module == "builtins" and path not in self._taken:
-            return path
-        if module in ("jax.numpy", "numpy"):
-            return self.under(module, path)
-        path = path.rpartition("<locals>.")[2]
-        head = path.partition(".")[0]
-        if module.partition(".")[0] in ("jax", "optax") or self._taken.get(head, module) != module:
-            self.imports[module] = f"import {module}"
-            return f"{module}.{path}"
-        self._taken[head] = module
-        if "<locals>" not in name:  # else no import reaches it
-            self.imports[f"{module}:{head}"] = f"from {module} import {head}"
-        return path
-
-    def import_lines(self) -> list[str]:
-        plain = sorted(line for line in self.imports.values() if line.startswith("import"))
-        named: dict[str, list[str]] = {}
-        for line in self.imports.values():
-            if line.startswith("from"):
-                module, _, name = line.removeprefix("from ").partition(" import ")
-                named.setdefault(module, []).append(name)
-        return [*plain, *(f"from {module} import {', '.join(sorted(n))}" for module, n in sorted(named.items()))]
+        return rest.rpartition(".")[2] if module == "declax" else f"{_AS.get(module, module)}.{rest}"
 
     def name(self, value: Any, path: Path) -> str:
-        name = self.name_of(value)
-        if name is None:
-            raise ConfigError(
-                f"{self.where}.{path_text(path)}" if path else self.where,
-                "no code makes this value",
-                got=describe(value),
-                why="another process must find a class or function by its module and name",
-                fix="a named function in a module, or dx.spec(make, ...) with a function that makes the value",
-            )
-        return name
+        """The code that names a class or function."""
+        return target_name(value) if getattr(value, "__name__", None) else repr(value)
 
     def value(self, value: Any, path: Path) -> Code:
         if isinstance(value, SpecData):
@@ -181,7 +108,7 @@ class Printer:
             prefix = self.under("declax", "initializers.")
             return Code(f"{prefix}{value!r}" if value.name in vars(initializers) else repr(value))
         if isinstance(value, pathlib.PurePath):
-            return Code(self.path(value, path))
+            return Code(self.path(value))
         if isinstance(value, frozenset):
             members = ", ".join(sorted(map(repr, value)))
             return Code(f"frozenset({{{members}}})" if members else "frozenset()")
@@ -224,113 +151,12 @@ class Printer:
         is_scalar = not isinstance(value, jnp.dtype) and hasattr(jnp, scalar)
         return self.under("jax.numpy", scalar if is_scalar else f"dtype({name!r})")
 
-    def path(self, value: pathlib.PurePath, path: Path) -> str:
-        name = _PATHS.get(type(value))
-        made = self.name(type(value), path) if name is None else self.under("pathlib", name)
-        return f"{made}({str(value)!r})"
-
-
-# --- programs -----------------------------------------------------------------
-
-
-class _CodeVisitor(SpecVisitor):
-    """The constructor calls of `Builder`, as code."""
-
-    def __init__(self, root: SpecData, printer: Printer, meant: Iterable[Path] = ()) -> None:
-        super().__init__(root)
-        self.printer = printer
-        self.uses_rngs = False
-        self.meant = set(meant)
-        self.names: dict[Path, str] = {}
-
-    def value(self, value: Any, path: Path, reader: Reader | None) -> Any:
-        if path in self.names:
-            return Code(self.names[path])
-        code = super().value(value, path, reader)
-        if path not in self.meant or path not in self.made:
-            return code
-        last = next((key for key in reversed(path) if isinstance(key, str)), "part")
-        self.names[path] = self.printer.reserve(last)
-        return code.after(f"({self.names[path]} := ")._replace(closing=f"{code.closing})")
-
-    def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
-        self.meant.add(locate(self.root, ref, path).path)
-        return super().shared(ref, path, reader)
-
-    def kept(self, spec: SpecData, path: Path) -> Code:
-        return self.printer.value(spec, ())
-
-    def leaf(self, value: Any, path: Path) -> Code:
-        return self.printer.value(value, path)
-
-    def container(self, value: Any, parts: list[tuple[Any, Any]]) -> Code:
-        return _container(value, dict(parts))
-
-    def call(self, spec: SpecData, path: Path) -> Code:
-        is_overridden = any(map(overrides, spec.arguments.values())) and not spec.has_refs
-        if is_overridden or (not path and _mixes(spec)):  # only a constructor evaluates declared parts
-            self.uses_rngs = True
-            return self.printer.value(spec, path)._replace(closing=f").build({RNGS}={RNGS})")
-        arguments = self.arguments(spec, path)
-        args, named = positions(spec.parameters, self._with_defaults(spec, path, arguments))
-        named = {name: code for name, code in named.items() if name in arguments}
-        if spec.parameters.takes_rngs:
-            self.uses_rngs = True
-            named[RNGS] = Code(RNGS)
-        return _call(self.printer.name(spec.target, path), args, named)
-
-    def _with_defaults(self, spec: SpecData, path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, and the defaults of parameters before a positional argument."""
-        given = dict(arguments)
-        variadic = spec.parameters.variadic
-        if variadic is not None and variadic in given:
-            code = given[variadic]
-            given[variadic] = [code.after("*")] if (*path, variadic) in self.names else code.items
-        is_needed = variadic in given or spec.parameters.positional_only
-        for name in spec.parameters.positional if is_needed else ():
-            default = spec.full_arguments.get(name, MISSING)
-            if name not in given and default is not MISSING:
-                given[name] = self.printer.value(default, (*path, name))
-        return given
-
-
-def _mixes(value: Any) -> bool:
-    """Whether a spec overrides a declared part and has Refs, which only the root Spec resolves."""
-    if not isinstance(value, SpecData):
-        return any(_mixes(value[key]) for key in keys_of(value))
-    items = value.arguments.values()
-    return value.has_refs and (any(map(overrides, items)) or any(map(_mixes, items)))
-
-
-def to_python(spec: SpecData, *, name: str, rngs: str) -> str:
-    where = spec.parameters.name
-    first = _CodeVisitor(spec, Printer(where))  # finds the parts that need names
-    first.run()
-    printer = Printer(where, (name, RNGS))
-    program = _CodeVisitor(spec, printer, first.meant)
-    code = program.run().after(f"{name} = ").wrapped()
-    if program.uses_rngs:
-        printer.under("declax")
-        code = f"{RNGS} = {rngs}\n{code}"
-    imports = "\n".join(printer.import_lines())
-    return f"{imports}\n\n{code}\n" if imports else f"{code}\n"
-
-
-# --- other names --------------------------------------------------------------
-
-
-class _BarePrinter(Printer):
-    """Code with bare names and without imports."""
-
-    def under(self, module: str, rest: str = "") -> str:
-        return rest.rpartition(".")[2] if module == "declax" else f"{_AS.get(module, module)}.{rest}"
-
-    def name_of(self, obj: Any) -> str:
-        return target_name(obj) if getattr(obj, "__name__", None) else repr(obj)
+    def path(self, value: pathlib.PurePath) -> str:
+        return repr(value)
 
 
 def spec_text(spec: SpecData) -> str:
-    return _BarePrinter(spec.parameters.name).value(spec, ()).wrapped()
+    return Printer(spec.parameters.name).value(spec, ()).wrapped()
 
 
 def short_text(value: Any, size: int = 60) -> str:
@@ -343,7 +169,7 @@ def short_text(value: Any, size: int = 60) -> str:
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
-class _ShortPrinter(_BarePrinter):
+class _ShortPrinter(Printer):
     """Prints specs as the calls that they describe."""
 
     def spec(self, spec: SpecData, path: Path) -> Code:
@@ -395,11 +221,20 @@ class _CanonicalPrinter(Printer):
         super().__init__(where)
         self.is_full = is_full
 
-    def under(self, module: str, rest: str = "") -> str:
+    def under(self, module: str, rest: str) -> str:
         return f"{module}:{rest}"
 
-    def name_of(self, obj: Any) -> str | None:
-        return public_name(obj)
+    def name(self, value: Any, path: Path) -> str:
+        name = public_name(value)
+        if name is None:
+            raise ConfigError(
+                f"{self.where}.{path_text(path)}" if path else self.where,
+                "no code makes this value",
+                got=describe(value),
+                why="another process must find a class or function by its module and name",
+                fix="a named function in a module, or dx.spec(make, ...) with a function that makes the value",
+            )
+        return name
 
     def spec(self, spec: SpecData, path: Path) -> Code:
         if isinstance(spec.target, DeclaredPart):
@@ -420,7 +255,7 @@ class _CanonicalPrinter(Printer):
     def dtype(self, value: Any) -> str:
         return f"dtype:{np.dtype(value).name}"
 
-    def path(self, value: pathlib.PurePath, path: Path) -> str:
+    def path(self, value: pathlib.PurePath) -> str:
         return f"path:{value.as_posix()!r}"
 
 

@@ -18,7 +18,7 @@ from declax.config._building import Builder, check, note_config_path
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._editing import get, replace
-from declax.config._printing import canonical_text, spec_text, to_python, tree_text
+from declax.config._printing import canonical_text, spec_text, tree_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
@@ -143,25 +143,6 @@ class Spec(SpecData, Generic[M_co]):
         'd9a9cf6a'
         """
         return hashlib.sha256(canonical_text(self, full=full).encode()).hexdigest()
-
-    def to_python(self, *, name: str = "model", rngs: str = "dx.Rngs(0)") -> str:
-        """A program of constructor calls that builds the same object as `build`.
-
-        Args:
-          name: the variable for the result.
-          rngs: the code of the random streams.
-
-        Raises:
-          ConfigError: no code makes a value, such as a lambda.
-
-        >>> import declax as dx
-        >>> print(dx.spec(dx.Linear, 3, 4).to_python(name="layer"), end="")
-        import declax as dx
-        <BLANKLINE>
-        rngs = dx.Rngs(0)
-        layer = dx.Linear(in_features=3, out_features=4, rngs=rngs)
-        """
-        return to_python(self, name=name, rngs=rngs)
 
     def summary(
         self,

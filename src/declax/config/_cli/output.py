@@ -21,7 +21,7 @@ _CLOSED_PIPE: Final = 141  # the exit status of programs that SIGPIPE ends
 _OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
 """Notes of JAX with this text refer to a traceback, which the command does not print."""
 
-_LANGUAGES: Final = ("toml", "json", "yaml", "python")
+_LANGUAGES: Final = ("toml", "json", "yaml")
 _COLORS: Final = {
     "help": ((r"(?m)^\w[\w ]*:", "bold"), (r"(?<![\w-])--?[a-z][\w-]*", "cyan")),
     "error": (

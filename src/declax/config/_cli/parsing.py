@@ -110,9 +110,9 @@ def declax_parser() -> Parser:
     show = add(
         "show", "show the parameters of a class, or a resolved configuration", _PART, "",
         "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
-        "show settings:Run run.toml model --format python",
+        "show settings:Run run.toml model --format yaml",
     )  # fmt: skip
-    languages = ("toml", "json", "yaml", "python")
+    languages = ("toml", "json", "yaml")
     show.add_argument("--format", choices=languages, default="toml", help="the output format (default toml)")
     show.add_options("--full --migrate")
     add(

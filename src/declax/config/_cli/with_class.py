@@ -89,8 +89,6 @@ def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
     for run, spec in _specs(cls, words, migrate=options.migrate):
         if output.is_json:
             output.add(run.name, "", to_config(spec, full=options.full))
-        elif options.format == "python":
-            output.add(run.name, spec.to_python(), None, "python")
         else:
             output.add(run.name, config_text(spec, f".{options.format}", full=options.full), None, options.format)
 
