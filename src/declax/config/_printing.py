@@ -32,8 +32,6 @@ from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 
-VERSION: Final = "config_version"
-
 WIDTH: Final = 100
 _INDENT: Final = "    "
 _AS: Final = {"jax.numpy": "jnp", "numpy": "np"}
@@ -217,10 +215,6 @@ def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:
 class _CanonicalPrinter(Printer):
     """Code with full names, independent of the machine: one text for all equal specs."""
 
-    def __init__(self, where: str, *, is_full: bool) -> None:
-        super().__init__(where)
-        self.is_full = is_full
-
     def under(self, module: str, rest: str) -> str:
         return f"{module}:{rest}"
 
@@ -238,19 +232,9 @@ class _CanonicalPrinter(Printer):
 
     def spec(self, spec: SpecData, path: Path) -> Code:
         if isinstance(spec.target, DeclaredPart):
-            return super().spec(spec, path).after(f"{spec.target!r} with " if self.is_full else "")
-        target = self.name(spec.target, path)
-        version = getattr(spec.target, VERSION, None)
-        items = [Code(target)] + ([Code(f"version:{version}")] if self.is_full and isinstance(version, int) else [])
-        named = {}
-        for name, argument in (spec.full_arguments if self.is_full else spec.arguments).items():
-            try:
-                named[name] = self.value(argument, (*path, name))
-            except ConfigError:
-                if name in spec.arguments:
-                    raise
-                named[name] = Code(f"default:{target}.{name}")  # a lambda, identified by its declaration
-        return _call("spec", items, named)
+            return super().spec(spec, path)
+        named = {name: self.value(argument, (*path, name)) for name, argument in spec.arguments.items()}
+        return _call("spec", [Code(self.name(spec.target, path))], named)
 
     def dtype(self, value: Any) -> str:
         return f"dtype:{np.dtype(value).name}"
@@ -259,13 +243,13 @@ class _CanonicalPrinter(Printer):
         return f"path:{value.as_posix()!r}"
 
 
-def canonical_text(spec: SpecData, *, full: bool = False) -> str:
+def canonical_text(spec: SpecData) -> str:
     """One text for all equal specs, in all processes.
 
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, iterable=(1, 2.0))'
     """
-    return str(_CanonicalPrinter(spec.parameters.name, is_full=full).value(spec, ()))
+    return str(_CanonicalPrinter(spec.parameters.name).value(spec, ()))
 
 
 # --- names of classes and functions ----------------------------------------------

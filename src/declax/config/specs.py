@@ -126,11 +126,8 @@ class Spec(SpecData, Generic[M_co]):
         """
         return replace(self, {**(changes or {}), **named})
 
-    def fingerprint(self, *, full: bool = False) -> str:
+    def fingerprint(self) -> str:
         """A hash of the spec that is equal in every process and on every machine.
-
-        Args:
-          full: include defaults and the ``config_version`` of the classes.
 
         Returns:
           64 hexadecimal digits.
@@ -142,7 +139,7 @@ class Spec(SpecData, Generic[M_co]):
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
         'd9a9cf6a'
         """
-        return hashlib.sha256(canonical_text(self, full=full).encode()).hexdigest()
+        return hashlib.sha256(canonical_text(self).encode()).hexdigest()
 
     def summary(
         self,
