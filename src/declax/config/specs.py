@@ -9,12 +9,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Row, Summary
 from declax._displays.summarizing import summary as summary_of
-from declax._graph.nodes import walk_nodes
 from declax._random.streams import Rngs, RngStream
 from declax._sharding.memory import DeviceBytes, Shardings, bytes_per_device
 from declax._tree.rendering import bytes_text, shapes_text
 from declax._variables.placement import AnyMesh
-from declax.config._building import Builder, check, note_config_path
+from declax.config._building import Builder, check
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._editing import get, replace
@@ -24,7 +23,7 @@ from declax.config._reading.parameters import Target, parameters_of, plain_targe
 from declax.config._reading.part_readers import CallReader
 from declax.config._refs import moved_in
 from declax.config.problems import Path, path_text
-from declax.errors import ConfigError, describe, type_name
+from declax.errors import ConfigError, describe
 from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
@@ -163,7 +162,7 @@ class Spec(SpecData, Generic[M_co]):
 
         Raises:
           ShardingError: declared shardings do not fit the mesh.
-          ConfigError: as for `build`. Errors of the model get a note with the place in the spec.
+          ConfigError: as for `build`.
 
         >>> import declax as dx, jax
         >>> found = dx.spec(dx.Linear, 4096, 4096).summary(jax.ShapeDtypeStruct((2, 4096), "float32"))
@@ -183,7 +182,8 @@ class Spec(SpecData, Generic[M_co]):
                 got=describe(built) if isinstance(built, Pytree) else "parts without a model around them",
                 fix="spec.summary()",
             )
-        return SpecSummary(rows, eval_shape(_called, built, inputs, dict(named_inputs), graph=True), devices)
+        output = eval_shape(lambda model, args, named: model(*args, **named), built, inputs, named_inputs, graph=True)
+        return SpecSummary(rows, output, devices)
 
     def __repr__(self) -> str:
         return spec_text(self)
@@ -282,26 +282,3 @@ def _built(spec: SpecData) -> Any:
         if isinstance(part, Pytree) and not is_inside:
             outermost[path] = part
     return {path_text(path): part for path, part in outermost.items()}
-
-
-def _called(model: Any, inputs: tuple[Any, ...], named_inputs: dict[str, Any]) -> Any:
-    try:
-        return model(*inputs, **named_inputs)
-    except Exception as error:
-        path, module = _innermost(model, error)
-        note_config_path(error, path, type_name(type(module)))
-        error.add_note(f"called with {shapes_text((*inputs, *named_inputs.values()))}")
-        raise
-
-
-def _innermost(model: Any, error: BaseException) -> tuple[Path, Any]:
-    """The innermost module whose method raised an error."""
-    modules = {id(node): (path, node) for path, node in walk_nodes(model) if isinstance(node, Pytree)}
-    found: tuple[Any, Any] = ((), model)
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        first = traceback.tb_frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        found = modules.get(id(first), found)
-        traceback = traceback.tb_next
-    return found
