@@ -136,7 +136,6 @@ class Notes(NamedTuple):
     trainable: bool = True
     weight_decay: bool = True
     renamed_from: str | None = None
-    group: str | None = None
     check: Callable[[Any], object] | None = None
 
 
@@ -277,7 +276,6 @@ class DataOptions(FieldOptions, total=False):
     """The options of fields that may be data."""
 
     sharding: object
-    group: str | None
 
 
 class VariableOptions(TypedDict, total=False):
@@ -293,7 +291,6 @@ class VariableOptions(TypedDict, total=False):
     trainable: bool
     weight_decay: bool
     renamed_from: str | None
-    group: str | None
 
 
 Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
@@ -323,7 +320,7 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, check, renamed_from, group: as in `data`.
+      sharding, help, choices, ge, le, check, renamed_from: as in `data`.
 
     Returns:
       A field specifier; in the class body, an expression.
@@ -377,7 +374,6 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
       renamed_from: the field's former name.
-      group: the checkpoint group of the field.
 
     Returns:
       A field specifier, or the tagged value.
@@ -472,7 +468,6 @@ def variable(
     trainable: bool = True,
     weight_decay: bool = True,
     renamed_from: str | None = None,
-    group: str | None = None,
 ) -> Any:
     """Declares a Variable that is made when the object is constructed.
 
@@ -491,7 +486,7 @@ def variable(
       repr, compare: as in `dataclasses.field`.
       trainable: whether gradients and optimizers take it by default.
       weight_decay: whether `is_decayed` selects it.
-      help, renamed_from, group: as in `data`.
+      help, renamed_from: as in `data`.
 
     Returns:
       A field specifier.
@@ -510,7 +505,7 @@ def variable(
     [1.0, 1.0, 1.0]
     """
     del init
-    notes = Notes(None, help, None, None, None, trainable, weight_decay, renamed_from, group)
+    notes = Notes(None, help, None, None, None, trainable, weight_decay, renamed_from)
     recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata, sharding)
     specifier = Specifier(Status.DATA, recipe, notes)
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
