@@ -12,15 +12,13 @@ import numpy as np
 
 from declax._classes.parts import text_of_part
 from declax._classes.pytree import Pytree, layout_of, set_layout
-from declax._fields.annotations import AnnotationScope, annotation_text, decide
+from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.sources import class_text, text_of
-from declax._fields.specifiers import SubmoduleRecipe, objection, specifier_of
+from declax._fields.specifiers import objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
 from declax.errors import ConstructionError, FieldError, LayerError, describe, type_name
-
-T = TypeVar("T")
 
 
 def is_checked(field: Field[Any]) -> bool:
@@ -259,31 +257,6 @@ class LengthCheck:
             fix=f"{self.name}: ... = dx.field(default={text_of_part(self._literal)})        # then "
             f"{self.name}[-1] is the last item of the given value",
         )
-
-
-class ReturnCheck:
-    """Refuses None from a method that makes a part, unless its annotation allows it.
-
-    Attributes:
-      is_needed: whether the annotation does not.
-    """
-
-    def __init__(self, cls: type, name: str, method: SubmoduleRecipe) -> None:
-        self._where, self._name = f"{type_name(cls)}.{name}", name
-        annotation = getattr(method.build, "__annotations__", {}).get("return", "")
-        scope = AnnotationScope(cls)
-        resolved: Any = scope.resolve(annotation)
-        self.is_needed = not decide(annotation, scope).is_optional and resolved not in (Any, object)
-
-    def __call__(self, part: T) -> T:
-        """The part, if it is not None."""
-        if part is None:
-            raise ConstructionError(
-                self._where,
-                "the method that makes this part returned None",
-                fix=f"return ...\ndef {self._name}(...) -> ... | None: ...        # if the part may be None",
-            )
-        return part
 
 
 _SEQUENCES: Final = (list, tuple, Sequence)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck, ReturnCheck
+from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
 from declax._classes.overriding import OverridingMethod, calls_super
 from declax._classes.parts import Part, Reads, makes_data, recipe_of
@@ -196,9 +196,7 @@ class PartsFunction:
                 )
             is_overriding = calls_super(recipe)
             method = OverridingMethod(part.name, recipe) if is_overriding else recipe.build
-            call = f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
-            check = ReturnCheck(self._cls, part.name, recipe)
-            return f"{writer.constant(check, 'returned')}({call})" if check.is_needed else call
+            return f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 
