@@ -51,14 +51,6 @@ def test_a_method_that_draws_no_keys():
     assert "self.act = act(self)" in dx.source_of(Model)
 
 
-@pytest.mark.parametrize("method", ["async def act(self): return 3", "def act(self): yield 3"])
-def test_a_method_whose_call_does_not_run_it(method):
-    with pytest.raises(
-        errors.FieldError, match=r"Model\.act: a call of this method returns a coroutine or a generator, not a part"
-    ):
-        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    {method}", {"dx": dx})
-
-
 def test_a_method_that_takes_rngs_in_a_class_without_them():
     with pytest.raises(
         errors.FieldError, match=r"Model\.act: this method takes rngs, and the class has none"

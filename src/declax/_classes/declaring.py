@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
@@ -31,8 +30,6 @@ from declax._fields.table import take_marks
 from declax.errors import FieldError, describe, type_name
 
 EXPRESSIONS_KEY: Final = "_pytree__expressions"
-_DELAYED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-"""The flags of functions whose call does not run their body."""
 _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
@@ -93,12 +90,6 @@ def _check_declaration(cls: type, name: str, declaration: Any, annotations: Coll
             got=describe(recipe.build),
             fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
             f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
-        )
-    if code is not None and code.co_flags & _DELAYED:
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            "a call of this method returns a coroutine or a generator, not a part",
-            fix=f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]:\n    return [...]",
         )
     return False
 
