@@ -122,20 +122,6 @@ def test_a_specifier_that_is_not_called():
     assert caught.value.fix == "size: int = dx.static(...)"
 
 
-@pytest.mark.parametrize("method", ["self", "self, rngs", "self, scale, rngs, more", "self, *, scale, rngs"])
-def test_a_post_init_that_does_not_take_the_init_vars(method):
-    source = (
-        "@dx.dataclass\nclass Sub(Base):\n    scale: dx.InitVar[float] = dx.field(default=1.0)\n    _: dx.KW_ONLY\n"
-        "    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    def __post_init__({}): self.seen = args[-1]"
-    )
-    with pytest.raises(errors.FieldError, match="this method does not take the InitVars of the class") as caught:
-        exec(source.format(method), {"dx": dx, "Base": Base})
-    assert caught.value.fix == "def __post_init__(self, rngs, scale): ..."
-    names = {"dx": dx, "Base": Base}
-    exec(source.format("self, *args"), names)
-    assert names["Sub"](1, 2, 3.0, rngs=dx.Rngs(0)).seen == 3.0
-
-
 @pytest.mark.parametrize(
     ("line", "fix"),
     [

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Protocol, TypeVar, get_origin, overload
 
 import jax
@@ -111,14 +109,12 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
     has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
-    own_post_init = cls.__dict__.get("__post_init__")
     if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
         wrap_post_init(cls)
     if "__replace__" not in cls.__dict__:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     _decorate(cls, options)
     _check_fields(cls)
-    _check_post_init(cls, own_post_init)
     install(cls, declared)
     prepare(cls)
     statuses = {spec.status for spec in cls._pytree__specs.values()}
@@ -294,23 +290,6 @@ def _check_fields(cls: Any) -> None:
         _check_notes(cls, field.name, specifier.notes)
         if specifier.recipe is None and specifier.status is not None:
             _check_contradiction(cls, field, specifier.status)
-
-
-def _check_post_init(cls: Any, method: Any) -> None:
-    """Refuses a method of a class that does not take the InitVars, which the constructor passes to it."""
-    names = [name for name, field in cls.__dataclass_fields__.items() if is_init_var(field)]
-    if not isinstance(method, FunctionType) or not names:
-        return
-    try:
-        inspect.signature(method).bind(cls, *names)
-    except TypeError:
-        raise FieldError(
-            f"{type_name(cls)}.__post_init__",
-            "this method does not take the InitVars of the class, which the constructor passes to it in their order",
-            expected=", ".join(names),
-            got=str(inspect.signature(method)),
-            fix=f"def __post_init__(self, {', '.join(names)}): ...",
-        ) from None
 
 
 def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
