@@ -377,32 +377,18 @@ def test_constants_of_bases_that_no_expression_reads():
 # --- statements and calls --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lines", "fix"),
-    [
-        ("wide = 4 * dim\n    del wide", "4 * dim        # in each place that reads wide"),
-        ("parts = [dim, 3]\n    del parts", "[dim, 3]        # in each place that reads parts"),
-        ("del dim", "leave `del dim` out"),
-    ],
-)
-def test_a_name_that_the_class_body_deletes(lines, fix):
-    with pytest.raises(
-        errors.FieldError, match=r"Model\.\w+: the class body deletes '\w+', and each instance"
-    ) as caught:
-        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    dim: int = dx.field()\n    {lines}", {"dx": dx})
-    assert str(caught.value).endswith(fix)
-
-
-def test_constants_that_the_class_body_deletes():
+def test_names_that_the_class_body_deletes():
     @dx.dataclass
     class Model(dx.Module):
         dim: int = dx.field()
         four = 4
         wide = four * dim
-        del four
+        twice = 2 * wide
+        del four, wide
 
-    assert Model(2).wide == 8
+    assert Model(2).twice == 16
     assert not hasattr(Model, "four")
+    assert not hasattr(Model(2), "wide")
 
 
 @pytest.mark.parametrize("condition", [True, False])

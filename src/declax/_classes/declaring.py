@@ -16,7 +16,7 @@ from declax._fields.annotations import AnnotationScope, annotation_text, decide,
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
 from declax._fields.refusals import WHY_CONSTANT, refuse_hidden
-from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
+from declax._fields.sources import CONTAINERS, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
     Recipe,
@@ -198,16 +198,6 @@ def _check_body(cls: type, body: BodyNames) -> None:
             fix=f"{name}_2: ... = dx.field()"
             if isinstance(value, Declaration)
             else f"{name}_2 = {value._pytree__source(text_of)}",
-        )
-    if body.deleted is not None:
-        name, value = body.deleted, body.bound[body.deleted]
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            f"the class body deletes {name!r}, and each instance has it",
-            why="the constructor makes all fields and expressions of the class body",
-            fix=f"leave `del {name}` out"
-            if isinstance(value, Declaration)
-            else f"{bare(value)}        # in each place that reads {name}",
         )
     for tested, test in body.tested_objects():
         read = _expression_in(tested, cls, body)

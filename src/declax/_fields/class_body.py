@@ -37,17 +37,15 @@ class BodyNames:
       bound: the expressions by name, in order.
       reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
-      deleted: the last name of an expression that is deleted, if any.
       code: of the class body, if it binds an expression.
     """
 
-    __slots__ = ("_known", "bound", "code", "deleted", "reads", "twice")
+    __slots__ = ("_known", "bound", "code", "reads", "twice")
 
     def __init__(self) -> None:
         self.bound: dict[str, Expression] = {}
         self.reads: dict[str, tuple[str, ...]] = {}
         self.twice: str | None = None
-        self.deleted: str | None = None
         self.code: CodeType | None = None
         self._known: dict[int, Any] = {}  # containers with a name, and their contents, by identity
 
@@ -216,8 +214,9 @@ class ClassBody(dict[str, Any]):
         super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
-        if name in self._body.bound:
-            self._body.deleted = name  # an error that is raised here would become a NameError
+        bound = self._body.bound
+        if bound.pop(name, None) is not None and not bound:
+            super().__delitem__(BODY_KEY)
         super().__delitem__(name)
 
     @property
