@@ -929,43 +929,27 @@ def test_what_post_init_assigns_is_made_again():
 
 
 @pytest.mark.parametrize(
-    ("line", "test"),
+    "line",
     [
-        ("part = 4 * dim if hidden is None else hidden", "`is`"),
-        ("part = hidden if hidden is not None else dim", "`is`"),
-        ("part = hidden is dim", "`is`"),
-        ("part = hidden if isinstance(hidden, int) else dim", "isinstance()"),
-        ("part = type(hidden)", "type()"),
-        ("part = dim if callable(hidden) else 3", "callable()"),
-        ("match hidden:\n        case None: part = 1", "`is`"),
-        ("match hidden:\n        case int(): part = 1", "`match`"),
-        ("match hidden:\n        case str(): part = 1\n        case int(): part = 2", "`match`"),
-        ("match hidden:\n        case int() as part: pass\n        case _: part = 2", "`match`"),
-        ("part = dim if hidden.real is None else 3", "`is`"),
-        ("match hidden:\n        case [a, b]: part = a\n        case _: part = 2", "`match`"),
-        ("match hidden:\n        case {'a': part}: pass\n        case _: part = 2", "`match`"),
-        ("match hidden[0]:\n        case int(): part = 1\n        case None: part = 2", "`match`"),
-        ("match 4 * hidden:\n        case float() | int() if dim is None: part = 1", "`match`"),
-        ("match (3, hidden):\n        case (None, _): part = 1", "`match`"),
-        ("match (3, hidden):\n        case (_, str()): part = 1\n        case [*_]: part = 2", "`match`"),
-        ("match dx.Dropout(hidden):\n        case dx.Linear(): part = 1", "`match`"),
-        ("part = 1 if hidden[0] is None else 2", "`is`"),
-        ("part = 1 if (2 * hidden) is not None else 2", "`is`"),
-        ("part = (dx, hidden) is None", "`is`"),
-        ("part = isinstance((hidden,)[0], int)", "isinstance()"),
-        ("part = type(hidden[0])(3)", "type()"),
+        "part = 4 * dim if hidden is None else hidden",
+        "part = hidden if hidden is not None else dim",
+        "part = hidden is dim",
+        "match hidden:\n        case None: part = 1",
+        "part = dim if hidden.real is None else 3",
+        "part = 1 if hidden[0] is None else 2",
+        "part = 1 if (2 * hidden) is not None else 2",
+        "part = (dx, hidden) is None",
     ],
 )
-def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
+def test_an_expression_has_no_identity_of_its_value(line):
     source = (
         "@dx.dataclass\nclass Block(dx.Module):\n"
         "    dim: int = dx.field()\n    hidden: int | None = dx.field(default=None)\n    {}\n"
     )
     with pytest.raises(errors.FieldError) as raised:
         exec(source.format(line), {"dx": dx})
-    assert f"Block.hidden: the class body applies {test} to 'hidden'" in str(raised.value)
-    fix = "dx.when(hidden == ..., part, other)" if test == "`match`" else "dx.when(hidden == None, ..., hidden)"
-    assert fix in str(raised.value)
+    assert "Block.hidden: the class body applies `is` to 'hidden'" in str(raised.value)
+    assert "dx.when(hidden == None, ..., hidden)" in str(raised.value)
     names = {"dx": dx}
     exec(source.format("part = dx.when(hidden == None, 4 * dim, hidden)"), names)  # the line of the error
     assert (names["Block"](2).part, names["Block"](2, 5).part) == (8, 5)
@@ -976,11 +960,9 @@ def test_an_expression_has_no_identity_or_class_of_its_value(line, test):
     [
         "wide = 2 if Model.up is None else 4 * size",
         "wide = 2 if Model.up.bias is None else 4 * size",
-        "wide = size if isinstance(Model.up, dx.Linear) else 4 * size",
-        "match Model.up:\n        case dx.Linear(): wide = size",
     ],
 )
-def test_an_expression_of_a_base_has_no_identity_or_class_of_its_value(line):
+def test_an_expression_of_a_base_has_no_identity_of_its_value(line):
     base = declare("up = dx.Linear(dim, dim, rngs=rngs)")
     names = {"dx": dx, "Model": base, "Other": types.SimpleNamespace(up=LINEAR)}
     source = f"@dx.dataclass\nclass Sub(Model):\n    size: int = dx.field()\n    {line}"
@@ -1008,15 +990,7 @@ def test_constants_of_a_class_body_may_be_tested():
             case int() | [_]:
                 name = "some"
 
-        match sizes[0], 3:
-            case (str(), 3):
-                slim = 4 * dim
-            case (int(), 3 | None):
-                slim = dim
-            case {"a": 1}:
-                slim = 3
-
-    assert (Block(3).kind, Block.name, Block(3).wide, Block(3).slim) == (6, "none", 3, 3)
+    assert (Block(3).kind, Block.name, Block(3).wide) == (6, "none", 3)
 
 
 def test_a_literal_pattern_needs_a_value():

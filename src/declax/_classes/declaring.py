@@ -199,18 +199,15 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {value._pytree__source(text_of)}",
         )
-    for tested, test in body.tested_objects():
+    for tested in body.tested_objects():
         read = _expression_in(tested, cls, body)
         if read is None:
             continue
         raise FieldError(
             f"{type_name(cls)}.{read}",
-            f"the class body applies {test} to {read!r}, which has a value in an instance only",
+            f"the class body applies `is` to {read!r}, which has a value in an instance only",
             why=WHY_CONSTANT,
-            fix=f"dx.when({read} == ..., part, other)        # or dx.defer(function)({read})"
-            if test == "`match`"
-            else f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})\n"
-            f"dx.defer(function)({read})        # a function receives the value",
+            fix=f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})",
         )
     annotations = own_annotations(cls)
     constants = _constants_of_bases(cls, body)

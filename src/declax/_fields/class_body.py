@@ -13,7 +13,7 @@ import dis
 import functools
 import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -103,33 +103,22 @@ class BodyNames:
                 found[instruction.argval], reads = reads, []
         return found
 
-    def tested_objects(self) -> Iterator[tuple[str, str]]:
-        """The dotted names whose identity or class the class body tests, each with the name of the test."""
+    def tested_objects(self) -> Iterator[str]:
+        """The dotted names whose identity the class body tests by ``is``."""
         code = self.code
-        if code is None or (_OBJECT_TESTS.isdisjoint(code.co_code[::2]) and _CLASS_TESTS.isdisjoint(code.co_names)):
+        if code is None or _IDENTITY_TESTS.isdisjoint(code.co_code[::2]):
             return
         reads: list[tuple[_Span, str]] = []
-        called = set[tuple[int, int]]()  # where the calls begin
-        subject: list[str] = []  # the names in what the last `match` is about
-        instructions = list(dis.get_instructions(code))
-        for number, instruction in enumerate(instructions):
+        operand: _Span = (0, 0), (0, 0)  # of the last instruction
+        for instruction in dis.get_instructions(code):
             operation, span = instruction.opname, _span(instruction)
-            tested, test = list[str](), "`match`"
             if operation in _OF_CLASSES:
                 reads.append((span, instruction.argval))
             elif operation in _ATTRIBUTES and reads and reads[-1][0][0] == span[0]:
                 reads[-1] = span, f"{reads[-1][1]}.{instruction.argval}"
-            elif operation == "IS_OP":
-                tested, test = _names_in(span, reads), "`is`"
-            elif operation.endswith("_NONE") or operation in _PATTERNS:  # a jump, for `is None` and `case None`
-                operand = _operand(instructions, number)
-                subject = subject if operand is None else _names_in(operand, reads)
-                tested, test = subject, "`match`" if operand is None or operation in _PATTERNS else "`is`"
-            elif operation.startswith("CALL") and span[0] not in called:
-                called.add(span[0])
-                function, *arguments = _names_in(span, reads) or [""]
-                tested, test = (arguments, f"{function}()") if function in _CLASS_TESTS else ([], "")
-            yield from ((name, test) for name in tested)
+            elif operation == "IS_OP" or operation.endswith("_NONE"):  # a jump, for `is None`
+                yield from _names_in(span if operation == "IS_OP" else operand, reads)
+            operand = operand if operation in ("COPY", "NOP") else span
 
 
 _Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
@@ -145,19 +134,6 @@ def _names_in(span: _Span, reads: Iterable[tuple[_Span, str]]) -> list[str]:
     return [name for (start, _), name in reads if span[0] <= start < span[1]]
 
 
-def _operand(instructions: Sequence[dis.Instruction], number: int) -> _Span | None:
-    """The source of the value that a pattern or jump tests; None if an earlier one has tested the same value."""
-    own = _span(instructions[number]) if instructions[number].opname in _PATTERNS else None
-    for before in reversed(instructions[:number]):
-        span = _span(before)
-        is_of_pattern = own is not None and own[0] <= span[0] and span[1] <= own[1]
-        if before.opname not in ("COPY", "NOP") and not is_of_pattern:  # a copy is for the patterns that follow
-            return span if before.opname.startswith(_VALUES) else None
-    return None
-
-
-_VALUES: Final = ("LOAD_", "BINARY_", "UNARY_", "BUILD_", "COMPARE_", "CALL")
-"""How the instructions that end an operand begin."""
 _FINDS_A_GLOBAL: Final = "Python finds a global of this name"
 
 
@@ -316,13 +292,10 @@ _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
-_PATTERNS: Final = ("MATCH_CLASS", "MATCH_MAPPING", "MATCH_SEQUENCE")
-_OBJECT_TESTS: Final = frozenset(
-    code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE") or name in _PATTERNS
+_IDENTITY_TESTS: Final = frozenset(
+    code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE")
 )
-"""The instructions of `is` and of `match`."""
-_CLASS_TESTS: Final = frozenset({"isinstance", "type", "callable"})
-"""The functions that look at the class of their first argument."""
+"""The instructions of `is`."""
 
 
 def _names_of_inner_scopes(
