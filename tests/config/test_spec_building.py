@@ -13,7 +13,7 @@ from config.spec_models import Block, Gate, Mlp, Model, Open, Order, Train, half
 from declax.config._reading.catalog import catalog_for
 from declax.config._refs import MAX_AHEAD, keeps_specs, locate
 from declax.config.problems import Problem
-from declax.errors import ConfigError, ConstructionError, DepthError, InitializerError
+from declax.errors import ConfigError, ConstructionError, InitializerError
 
 
 def leaves(model):

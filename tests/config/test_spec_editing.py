@@ -155,10 +155,7 @@ SPECS = {
 
 
 def test_fingerprints_are_the_same_in_other_processes():
-    code = (
-        "from config.test_spec_editing import SPECS\n"
-        "for make in SPECS.values(): print(make().fingerprint())"
-    )
+    code = "from config.test_spec_editing import SPECS\nfor make in SPECS.values(): print(make().fingerprint())"
     env = {"PYTHONPATH": ":".join(sys.path), "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "7", "PATH": "/usr/bin"}
     here = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=here, capture_output=True, text=True, check=True)

@@ -18,7 +18,6 @@ from config.spec_models import Open, Order, Point, half, schedule
 from declax.config._printing import public_name
 from naming import name_of
 
-
 VALUES = [
     [1, 2.5, -0.0, float("inf"), True, None, b"x", 1j, "tab\t'\""],
     jnp.float32,
