@@ -514,8 +514,6 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
         'kind = "Wide"\ndim = 2\nup = { use_bias = false }\n',
     )
     assert run("show", "wide:Wide", "wide.toml", "up.use_bias=true") == (0, 'kind = "Wide"\ndim = 2\n')
-    status, text = run("show", "wide:Wide", "wide.toml", "~up.use_bias")
-    assert (status, text) == (0, 'kind = "Wide"\ndim = 2\n')
     status, text = run("build", "wide:Wide", "dim=2,3", "up.use_bias=false")
     assert status == 0
     assert "kernel f32[2,8]" in text

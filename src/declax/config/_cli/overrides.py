@@ -48,8 +48,7 @@ class Override(NamedTuple):
     text: str
     path: Path
     values: tuple[Any, ...]
-    others: tuple[Any, ...] = ()
-    is_removal: bool = False
+    others: tuple[Any, ...]
 
     @property
     def origin(self) -> str:
@@ -74,11 +73,11 @@ class Run(NamedTuple):
 def is_override(word: str) -> bool:
     """Whether a word of a command line is an override.
 
-    >>> is_override("blocks.0.hidden=3"), is_override("~blocks[1]"), is_override("model.toml")
-    (True, True, False)
+    >>> is_override("blocks.0.hidden=3"), is_override("model.toml")
+    (True, False)
     """
-    path = word[1:] if word.startswith("~") else word.partition("=")[0]
-    return (word.startswith("~") or "=" in word) and "=" not in path and steps_of(path) is not None
+    path, equals, _ = word.partition("=")
+    return bool(equals) and steps_of(path) is not None
 
 
 def parse_override(word: str) -> Override:
@@ -91,8 +90,6 @@ def parse_override(word: str) -> Override:
     >>> parse_override("names=[a, b]").values, parse_override("kind=Mlp").values
     ((['a', 'b'],), ('Mlp',))
     """
-    if word.startswith("~"):
-        return Override(word, _path(word[1:]), (), is_removal=True)
     path, _, text = word.partition("=")
     texts = [part.strip() for part in _split(text)]
     values = tuple(map(_value, texts))
@@ -168,10 +165,7 @@ def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
     count = math.prod(len(override.values) for override in sweeps)
     if count > MAX_RUNS:
         raise ConfigError(sweeps[0].origin, f"the sweep has {count} runs", expected=f"at most {MAX_RUNS}")
-    choices = [
-        [(o, None, None)] if o.is_removal else [(o, *pair) for pair in zip(o.values, o.others, strict=True)]
-        for o in overrides
-    ]
+    choices = [[(o, *pair) for pair in zip(o.values, o.others, strict=True)] for o in overrides]
     for chosen in itertools.product(*choices):
         name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
         yield Run(name, document, chosen)
@@ -185,30 +179,22 @@ class _OverriddenDocument(Document):
     """A copy of a document, to which overrides are applied; updates the places."""
 
     def __init__(self, before: Document) -> None:
-        self._moves: list[tuple[Path, int | None]] = []
+        self._set_paths: list[Path] = []
         find_places = before.find_places
         super().__init__(
             before.name,
             _copied(before.data),
-            find_places=lambda: functools.reduce(_moved, self._moves, find_places()),
+            find_places=lambda: functools.reduce(_without, self._set_paths, find_places()),
         )
 
     def apply(self, override: Override, value: Any) -> None:
-        """Sets or removes a value at each place that an override selects."""
+        """Sets a value at each place that an override selects."""
         for path, holder in self._holders(override):
-            keys = _keys_at(holder, override.path[-1], may_add=not override.is_removal)
+            keys = _keys_at(holder, override.path[-1], may_add=True)
             if not keys and override.path[-1] != EACH:
                 self.problems.append(_no_member(holder, override.path[-1], path, override))
-            for key in reversed(keys):
-                if not override.is_removal:
-                    self._set(override, path, holder, key, copy.deepcopy(value))
-                elif isinstance(holder, dict):
-                    del holder[key]
-                    self._note((*path, key), override)
-                else:
-                    del holder[key]
-                    self._move(path, key)
-                    _move_refs(self.data, path, key)
+            for key in keys:
+                self._set(override, path, holder, key, copy.deepcopy(value))
 
     def _holders(self, override: Override) -> list[tuple[Path, Any]]:
         """The tables and lists in which an override sets a value; empty, with a problem, if the path does not exist.
@@ -221,7 +207,7 @@ class _OverriddenDocument(Document):
         for depth, key in enumerate(way):
             is_replaced = depth == len(way) - 1 and last in (KIND, REF)
             is_tagged = is_replaced and last == KIND
-            may_make = not override.is_removal and (is_tagged or EACH not in way[depth:])
+            may_make = is_tagged or EACH not in way[depth:]
             inside: list[tuple[Path, Any]] = []
             for at, holder in found:
                 may_add = is_tagged if isinstance(holder, list) else may_make
@@ -261,12 +247,9 @@ class _OverriddenDocument(Document):
         self._note((*path, key), override)
 
     def _note(self, path: Path, override: Override) -> None:
-        self._move(path, None)
+        self._set_paths.append(path)
+        self.origins = _without(self.origins, path)
         self.origins[path] = Place(override.origin)
-
-    def _move(self, path: Path, index: int | None) -> None:
-        self._moves.append((path, index))
-        self.origins = _moved(self.origins, (path, index))
 
 
 def _copied(data: Any) -> Any:
@@ -276,17 +259,10 @@ def _copied(data: Any) -> Any:
     return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
-def _moved(places: Mapping[Path, _P], move: tuple[Path, int | None]) -> dict[Path, _P]:
-    """Places without those below a path; with an index, only that item is removed, and later items move up."""
-    above, index = move
+def _without(places: Mapping[Path, _P], above: Path) -> dict[Path, _P]:
+    """Places without those below a path."""
     size = len(above)
-    made: dict[Path, _P] = {}
-    for path, place in places.items():
-        if len(path) <= size or path[:size] != above:
-            made[path] = place
-        elif index is not None and isinstance(at := path[size], int) and at != index:
-            made[(*above, at - (at > index), *path[size + 1 :])] = place
-    return made
+    return {path: place for path, place in places.items() if len(path) <= size or path[:size] != above}
 
 
 def _keys(holder: Any) -> Collection[Any]:
@@ -315,21 +291,6 @@ def _refers(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and isinstance(value.get(REF), str)
 
 
-def _move_refs(data: Any, path: Path, index: int) -> None:
-    """Updates references after an item of a list was removed."""
-    prefix = "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in path) + "/"
-    waiting = [data]
-    while waiting:
-        here = waiting.pop()
-        waiting += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
-        if not _refers(here) or not here[REF].startswith(prefix):
-            continue
-        item, slash, rest = here[REF].removeprefix(prefix).partition("/")
-        if item.isdecimal() and int(item) >= index:
-            moved = str(int(item) - 1) if int(item) > index else f"{index} (removed)"
-            here[REF] = f"{prefix}{moved}{slash}{rest}"
-
-
 def _into_reference(override: Override, path: Path, target: str) -> Problem:
     inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
     hint = f"override the part itself at {inner}, or replace the reference with {path_text((*path, KIND))}=..."
@@ -338,16 +299,13 @@ def _into_reference(override: Override, path: Path, target: str) -> Problem:
 
 def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
     """The problem of a path that does not exist, at its last existing part."""
-    if override.is_removal and isinstance(holder, dict) and len(path) == len(override.path) - 1:
-        message = f"{str(key)!r} is not set in the file (it has its default)"
-    else:
-        name = f"item {key}" if isinstance(holder, list) else repr(key)
-        message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
+    name = f"item {key}" if isinstance(holder, list) else repr(key)
+    message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
-    if hint is None and EACH in override.path[len(path) + 1 :] and isinstance(holder, dict) and override.values:
+    if hint is None and EACH in override.path[len(path) + 1 :] and isinstance(holder, dict):
         each = ".".join(str(part) for part in override.path if part != EACH)
         hint = f"{each}={_short(override.values[0])} changes all elements of a dx.repeat"
-    if isinstance(holder, list) and key == len(holder) and not override.is_removal:
+    if isinstance(holder, list) and key == len(holder):
         hint = f"{path_text((*path, key, KIND))}=... appends an item"
     return _problem(override, message, path=path, hint=hint)
 

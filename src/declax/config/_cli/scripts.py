@@ -70,7 +70,7 @@ def cli(
 ) -> Any:
     """Reads the configuration of a script from its command line.
 
-    The command line has at most one file and any number of overrides: ``run.toml model.hidden=128 ~model.head``.
+    The command line has at most one file and any number of overrides: ``run.toml model.hidden=128``.
     With `sweep`, several values (``model.hidden=64,128``) make several runs. ``--help`` shows the fields of the class,
     ``--show`` prints the resolved configuration, ``--check`` only checks it, ``--schema`` prints the JSON schema.
 
