@@ -473,21 +473,6 @@ def test_a_class_that_is_decorated_twice():
         dx.dataclass(Rated)
 
 
-@pytest.mark.parametrize("kind", [property, functools.cached_property])
-def test_a_part_that_reads_a_property(kind):
-    with pytest.raises(errors.FieldError, match=r"Model\.down: the expression reads the property 'width'"):
-
-        @dx.dataclass
-        class Model(dx.Module):
-            dim: int = dx.field()
-
-            @kind
-            def width(self):
-                return 2 * self.dim
-
-            down = dx.Linear(width, dim)
-
-
 def test_notes_show_constants():
     class Config:
         def __repr__(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
@@ -147,14 +146,6 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
     for value in constants_of(Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
         refuse_hidden(value, f"{type_name(cls)}.{name}")
-        if isinstance(value, property | functools.cached_property):
-            read = getattr(value.fget if isinstance(value, property) else value.func, "__name__", "value")
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                f"the expression reads the property {read!r}, which has a value in an instance only",
-                fix=f"{read} = 2 * dim        # an expression in place of the property\n@dx.submodule\n"
-                f"def part(self, rngs: dx.Rngs) -> dx.Linear: ...        # a method, which reads self.{read}",
-            )
         shared = [] if recipe is not None else objects_shared_in(value)
         if shared:
             raise FieldError(
