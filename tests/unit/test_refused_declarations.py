@@ -112,16 +112,6 @@ def test_a_read_only_property_that_hides_a_part(decorator):
     assert caught.value.fix == "@dx.submodule        # makes the part\ndef up(self): ..."
 
 
-def test_a_specifier_that_is_not_called():
-    with pytest.raises(errors.FieldError, match=r"Model\.size: the default is the function dx\.static") as caught:
-
-        @dx.dataclass
-        class Model(dx.Module):
-            size: int = dx.static
-
-    assert caught.value.fix == "size: int = dx.static(...)"
-
-
 @pytest.mark.parametrize(
     ("line", "fix"),
     [

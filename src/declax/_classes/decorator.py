@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Protocol, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
 import jax
 import numpy as np
@@ -224,9 +224,6 @@ def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-_SPECIFIERS: Final = (specifiers.field, data, static, variable)
-
-
 def _check_defaults(cls: type) -> None:
     for name, annotation in own_annotations(cls).items():
         if annotation is ClassVar or get_origin(annotation) is ClassVar:
@@ -241,12 +238,6 @@ def _check_defaults(cls: type) -> None:
                 "a tagged value cannot be a default",
                 got=repr(default),
                 fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
-            )
-        if any(default is specifier for specifier in _SPECIFIERS):
-            raise FieldError(
-                where,
-                f"the default is the function dx.{default.__name__}",
-                fix=f"{name}: {annotation_text(annotation)} = dx.{default.__name__}(...)",
             )
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
