@@ -10,7 +10,7 @@ from typing import Any
 from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
 from declax._classes.overriding import OverridingMethod, calls_super
-from declax._classes.parts import Part, Reads, makes_data, recipe_of
+from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
@@ -215,15 +215,6 @@ class PartsFunction:
     def _check_reads(self, part: Part, later: set[str]) -> None:
         for leaf in leaves_of(Reads(part), self._names):
             name = self._names.get(id(leaf), "").removeprefix("self.")
-            field = self._cls.__dataclass_fields__.get(name)
-            is_unset = field is not None and not field.init and field.default is field.default_factory
-            if field is not None and is_unset and recipe_of(field) is None:
-                raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
-                    f"this part reads {name!r}, which the constructor does not set",
-                    why="init=False without a default leaves it to __post_init__, which runs after the parts are made",
-                    fix=f"{name} = ...        # an expression of fields",
-                )
             if name in later and name != part.name:
                 is_overriding = len(self._known[part.name]) > 1
                 raise FieldError(
