@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping
 from types import MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -32,44 +32,20 @@ from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 
-WIDTH: Final = 100
-_INDENT: Final = "    "
 _AS: Final = {"jax.numpy": "jnp", "numpy": "np"}
 
 
-class Code(NamedTuple):
-    """A piece of code, or brackets around items; ``str`` gives one line."""
-
-    opening: str
-    items: tuple[Code, ...] = ()
-    closing: str = ""
-
-    def after(self, text: str) -> Code:
-        return self._replace(opening=text + self.opening)
-
-    def __str__(self) -> str:
-        return f"{self.opening}{', '.join(map(str, self.items))}{self.closing}"
-
-    def wrapped(self, depth: int = 0) -> str:
-        """The code in one line, or with one item on each line."""
-        line = str(self)
-        if not self.items or len(line) + len(_INDENT) * depth <= WIDTH:
-            return line
-        inner, outer = "\n" + _INDENT * (depth + 1), "\n" + _INDENT * depth
-        items = "".join(f"{inner}{item.wrapped(depth + 1)}," for item in self.items)
-        return f"{self.opening}{items}{outer}{self.closing.removeprefix(',')}"
+def _call(name: str, args: Iterable[str], named: Mapping[str, str]) -> str:
+    return f"{name}({', '.join([*args, *(f'{key}={code}' for key, code in named.items())])})"
 
 
-def _call(name: str, args: Iterable[Code], named: Mapping[str, Code]) -> Code:
-    return Code(f"{name}(", (*args, *(code.after(f"{key}=") for key, code in named.items())), ")")
-
-
-def _container(value: Any, items: Mapping[Any, Code]) -> Code:
+def _container(value: Any, items: Mapping[Any, str]) -> str:
     if isinstance(value, FrozenDict):
-        return Code("{", tuple(code.after(f"{key!r}: ") for key, code in items.items()), "}")
+        return f"{{{', '.join(f'{key!r}: {code}' for key, code in items.items())}}}"
+    inside = ", ".join(items.values())
     if isinstance(value, FrozenList):
-        return Code("[", tuple(items.values()), "]")
-    return Code("(", tuple(items.values()), ",)" if len(items) == 1 else ")")
+        return f"[{inside}]"
+    return f"({inside},)" if len(items) == 1 else f"({inside})"
 
 
 class Printer:
@@ -86,37 +62,37 @@ class Printer:
         """The code that names a class or function."""
         return target_name(value) if getattr(value, "__name__", None) else repr(value)
 
-    def value(self, value: Any, path: Path) -> Code:
+    def value(self, value: Any, path: Path) -> str:
         if isinstance(value, SpecData):
             return self.spec(value, path)
         if type(value) in (tuple, FrozenList, FrozenDict):
             items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
             return _container(value, {key: self.value(item, (*path, key)) for key, item in items})
         if isinstance(value, float) and not math.isfinite(value):
-            return Code(f"float({str(value)!r})")
+            return f"float({str(value)!r})"
         if value is None or type(value) in (bool, int, float, complex, str, bytes):
-            return Code(repr(value))
+            return repr(value)
         if isinstance(value, Ref):
-            return Code(f"{self.under('declax', 'Ref')}({value.path!r})")
+            return f"{self.under('declax', 'Ref')}({value.path!r})"
         if is_dtype(value):
-            return Code(self.dtype(value))
+            return self.dtype(value)
         if isinstance(value, enum.Enum):
-            return Code(f"{self.name(type(value), path)}.{value.name}")
+            return f"{self.name(type(value), path)}.{value.name}"
         if isinstance(value, NamedInitializer):
             prefix = self.under("declax", "initializers.")
-            return Code(f"{prefix}{value!r}" if value.name in vars(initializers) else repr(value))
+            return f"{prefix}{value!r}" if value.name in vars(initializers) else repr(value)
         if isinstance(value, pathlib.PurePath):
-            return Code(self.path(value))
+            return self.path(value)
         if isinstance(value, frozenset):
             members = ", ".join(sorted(map(repr, value)))
-            return Code(f"frozenset({{{members}}})" if members else "frozenset()")
+            return f"frozenset({{{members}}})" if members else "frozenset()"
         if isinstance(value, (range, slice, types.EllipsisType)):
-            return Code("..." if value is ... else repr(value))
+            return "..." if value is ... else repr(value)
         return self._opaque(value, path)
 
-    def _opaque(self, value: Any, path: Path) -> Code:
+    def _opaque(self, value: Any, path: Path) -> str:
         if isinstance(value, jax.sharding.PartitionSpec):
-            return _call(self.name(jax.P, path), [Code(repr(entry)) for entry in value], {})
+            return _call(self.name(jax.P, path), [repr(entry) for entry in value], {})
         if isinstance(value, functools.partial):
             args = [self.value(v, path) for v in (value.func, *value.args)]
             named = {name: self.value(v, path) for name, v in value.keywords.items()}
@@ -128,15 +104,15 @@ class Printer:
             parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
         if parts is not None:
             return _call(self.name(type(value), path), (), {name: self.value(v, path) for name, v in parts.items()})
-        return Code(self.name(value, path))
+        return self.name(value, path)
 
-    def spec(self, spec: SpecData, path: Path) -> Code:
+    def spec(self, spec: SpecData, path: Path) -> str:
         """The code for a spec: ``dx.spec(Block, dim=64)``, or a dict for overrides of a declared part."""
         if isinstance(spec.target, DeclaredPart):
             given = FrozenDict(spec.arguments)
             return _container(given, {name: self.value(v, (*path, name)) for name, v in given.items()})
         args, named = positions(spec.parameters, spec.arguments)
-        items = [Code(self.name(spec.target, path)), *(self.value(v, (*path, i)) for i, v in enumerate(args))]
+        items = [self.name(spec.target, path), *(self.value(v, (*path, i)) for i, v in enumerate(args))]
         return _call(
             self.under("declax", "spec"), items, {name: self.value(v, (*path, name)) for name, v in named.items()}
         )
@@ -154,7 +130,7 @@ class Printer:
 
 
 def spec_text(spec: SpecData) -> str:
-    return Printer(spec.parameters.name).value(spec, ()).wrapped()
+    return Printer(spec.parameters.name).value(spec, ())
 
 
 def short_text(value: Any, size: int = 60) -> str:
@@ -163,17 +139,17 @@ def short_text(value: Any, size: int = 60) -> str:
     >>> short_text(SpecData(sorted, {"iterable": FrozenList([1])}))
     'sorted(iterable=[1])'
     """
-    text = str(_ShortPrinter("").value(value, ()))
+    text = _ShortPrinter("").value(value, ())
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
 class _ShortPrinter(Printer):
     """Prints specs as the calls that they describe."""
 
-    def spec(self, spec: SpecData, path: Path) -> Code:
+    def spec(self, spec: SpecData, path: Path) -> str:
         if isinstance(spec.target, DeclaredPart):
             declared = repr(spec.target)
-            return super().spec(spec, path).after(f"{declared} with ") if spec.arguments else Code(declared)
+            return f"{declared} with {super().spec(spec, path)}" if spec.arguments else declared
         return _call(target_name(spec.target), (), {name: self.value(v, path) for name, v in spec.arguments.items()})
 
 
@@ -230,11 +206,11 @@ class _CanonicalPrinter(Printer):
             )
         return name
 
-    def spec(self, spec: SpecData, path: Path) -> Code:
+    def spec(self, spec: SpecData, path: Path) -> str:
         if isinstance(spec.target, DeclaredPart):
             return super().spec(spec, path)
         named = {name: self.value(argument, (*path, name)) for name, argument in spec.arguments.items()}
-        return _call("spec", [Code(self.name(spec.target, path))], named)
+        return _call("spec", [self.name(spec.target, path)], named)
 
     def dtype(self, value: Any) -> str:
         return f"dtype:{np.dtype(value).name}"
@@ -249,7 +225,7 @@ def canonical_text(spec: SpecData) -> str:
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, iterable=(1, 2.0))'
     """
-    return str(_CanonicalPrinter(spec.parameters.name).value(spec, ()))
+    return _CanonicalPrinter(spec.parameters.name).value(spec, ())
 
 
 # --- names of classes and functions ----------------------------------------------
