@@ -35,37 +35,28 @@ NO_CODE = {
 LATER_PACKAGES = ("nn/", "_displays/", "_sharding/", "checkpoint/", "weights/")
 """The packages of layers, displays, sharding, checkpoints and weights, which grow with the library."""
 
-LATER = (
-    *(
-        "_absent",
-        "_export",
-        "bridge",
-        "compat",
-        "extract",
-        "filterlib",
-        "graph",
-        "graphlib",
-        "helpers",
-        "ids",
-        "module",
-    ),
-    *(
-        "object",
-        "pytreelib",
-        "rnglib",
-        "spmd",
-        "statelib",
-        "variablelib",
-        "visualization",
-        "_graph/sown",
-        "_tree/unique",
-    ),
-    *("_variables/defaults", "transforms/general", "transforms/iteration", "transforms/transforms"),
-    *("training/_branches", "training/_comparison", "training/accumulation", "training/ema", "training/metrics"),
-    *("training/adapters", "training/loss_scaling", "training/selection", "training/train_state"),
-    *("_variables/placement", "_variables/policy", "_variables/selection"),
+NAMES_OF_NNX = (
+    *("_absent", "bridge", "compat", "extract", "filterlib", "graph", "graphlib", "helpers", "ids", "module", "object"),
+    *("pytreelib", "rnglib", "spmd", "statelib", "traversals", "variablelib", "visualization"),
+    *("transforms/general", "transforms/iteration", "transforms/transforms"),
 )
-"""Modules that later features added: the names and modes of NNX programs, and tools for training."""
+"""Modules under the names that NNX programs import from."""
+
+MODES_OF_NNX = ("_graph/sown", "_tree/unique", "_variables/defaults", "transforms/_engine/placement")
+"""Captures that survive transforms, numbers of objects, Variables by reference, and arguments placed by shardings."""
+
+LAYERS_AND_TRAINING = (
+    *("initializers", "_module/running", "_variables/policy", "_variables/selection"),
+    *("training/_branches", "training/_comparison", "training/accumulation", "training/adapters", "training/ema"),
+    *("training/loss_scaling", "training/metrics", "training/selection", "training/train_state"),
+)
+"""What layers draw, run and compute in: initializers, paths of running modules, dtypes; and tools for training."""
+
+DEVICES_AND_FILES = ("_export", "_variables/placement")
+"""Programs for other processes, and Variables that are made on the devices of a mesh."""
+
+LATER = frozenset((*NAMES_OF_NNX, *MODES_OF_NNX, *LAYERS_AND_TRAINING, *DEVICES_AND_FILES))
+"""The modules of later features, which the goal for the core does not count."""
 
 # ================================================================= the sources
 
