@@ -37,7 +37,7 @@ LATER_PACKAGES = ("nn/", "_displays/", "_sharding/", "checkpoint/", "weights/")
 
 NAMES_OF_NNX = (
     *("_absent", "bridge", "compat", "extract", "filterlib", "graph", "graphlib", "helpers", "ids", "module", "object"),
-    *("pytreelib", "rnglib", "spmd", "statelib", "traversals", "variablelib", "visualization"),
+    *("pytreelib", "rnglib", "spmd", "statelib", "variablelib", "visualization"),
     *("transforms/general", "transforms/iteration", "transforms/transforms"),
 )
 """Modules under the names that NNX programs import from."""
@@ -46,11 +46,11 @@ MODES_OF_NNX = ("_graph/sown", "_tree/unique", "_variables/defaults", "transform
 """Captures that survive transforms, numbers of objects, Variables by reference, and arguments placed by shardings."""
 
 LAYERS_AND_TRAINING = (
-    *("initializers", "_module/running", "_variables/policy", "_variables/selection"),
+    *("_module/running", "_variables/policy", "_variables/selection"),
     *("training/_branches", "training/_comparison", "training/accumulation", "training/adapters", "training/ema"),
     *("training/loss_scaling", "training/metrics", "training/selection", "training/train_state"),
 )
-"""What layers draw, run and compute in: initializers, paths of running modules, dtypes; and tools for training."""
+"""What layers run and compute in, the paths of running modules and dtypes; and tools for training."""
 
 DEVICES_AND_FILES = ("_export", "_variables/placement")
 """Programs for other processes, and Variables that are made on the devices of a mesh."""
