@@ -230,13 +230,8 @@ def test_what_is_no_ref(path, fix):
 def test_repr_is_the_call_that_makes_it():
     made = small(1, protos=[dx.spec(Mlp, 2)])
     assert repr(made) == (
-        "spec(\n"
-        "    Model,\n"
-        "    embed=spec(Embed, num_embeddings=11, features=4),\n"
-        "    blocks=[spec(Block, mixer=spec(Mlp, dim=4, hidden=6))],\n"
-        "    head=Ref('/embed'),\n"
-        "    protos=[spec(Mlp, dim=2)],\n"
-        ")"
+        "spec(Model, embed=spec(Embed, num_embeddings=11, features=4), "
+        "blocks=[spec(Block, mixer=spec(Mlp, dim=4, hidden=6))], head=Ref('/embed'), protos=[spec(Mlp, dim=2)])"
     )
     names = {"spec": dx.spec, "Ref": dx.Ref, "Embed": dx.Embed, "Mlp": Mlp, "Block": Block, "Model": Model}
     assert eval(repr(made), names) == made
