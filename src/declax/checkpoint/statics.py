@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def node_records(item: Item) -> dict[str, NodeRecord]:
 
 def statics_of(node: Pytree) -> dict[str, Any]:
     """The static values of a node by name: numbers and texts as they are, others as ``{"text": description}``."""
-    values: Mapping[Any, Any] = vars(node)
+    values = cast("Mapping[Any, Any]", vars(node))
     if type(node)._pytree__is_pytree:
         return {str(name): _plain(values[name]) for name in layout_of(node).static_names}
     return {name: _plain(values[name]) for name in object_names(node) if kind_of(values[name]) is Kind.STATIC}

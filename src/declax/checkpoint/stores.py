@@ -52,15 +52,19 @@ class Store(Protocol):
 
     def path(self, step: int) -> Any:
         """The folder of a step."""
+        ...
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
+        ...
 
     def metrics(self) -> Metrics:
         """The metrics of the steps that are complete."""
+        ...
 
     def claim(self) -> None:
         """Claims the right to write, where it is not claimed yet."""
+        ...
 
     def write(
         self,
@@ -72,12 +76,15 @@ class Store(Protocol):
         progress: Progress | None,
     ) -> None:
         """Saves a step, and removes those that do not stay."""
+        ...
 
     def wait(self) -> None:
         """Waits until all steps are on the disk."""
+        ...
 
     def close(self) -> None:
         """Waits, and gives the right to write back."""
+        ...
 
 
 _NAME: Final = re.compile(r"step_(\d{10,})")
