@@ -11,7 +11,7 @@ import secrets
 import shutil
 import socket
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,7 @@ class Claim:
         self._path = folder / LOCK
         with naming(self._path, "created"):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
-        self.release = weakref.finalize(self, os.close, descriptor)
+        self.release: Callable[[], object] = weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = os.fstat(descriptor).st_ino == os.stat(self._path, follow_symlinks=False).st_ino
