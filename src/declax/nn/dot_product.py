@@ -119,8 +119,8 @@ def dot_product_attention(
       query: array of shape ``(*batch, queries, heads, features)``.
       key: array of shape ``(*batch, keys, key heads, features)``.
       value: array of shape ``(*batch, keys, key heads, value features)``.
-      bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic, dtype, precision, module, is_causal,
-        logits_soft_cap: as in `dot_product_attention_weights`.
+      bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic: as in `dot_product_attention_weights`.
+      dtype, precision, module, is_causal, logits_soft_cap: likewise.
       promote_dtype: brings ``(query, key, value)`` to one dtype.
       local_window_size: how many positions a query looks back and ahead: one number for both, or a pair.
       segment_ids: integers of shape ``(*batch, length)``, or a pair of these for queries and keys. A query looks at
