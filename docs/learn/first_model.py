@@ -72,8 +72,8 @@ model = Classifier(rngs=dx.Rngs(0))
 print(dx.summary(model))
 
 # %% [markdown]
-# The summary shows what the object holds. `Param` are the parameters that training changes. `RngCount` and `RngKey` are
-# the state of the random stream from which dropout draws.
+# The summary shows what the object holds. `Param` are the parameters that training changes. `RngCount` and `RngKey`
+# are the state of the random stream from which dropout draws.
 #
 # A model is an ordinary object. Read its attributes, and call it with a batch. It returns ten numbers for each image,
 # the *logits*: the larger, the more likely the model finds the digit.
@@ -94,8 +94,8 @@ except dx.DeclaxError as error:
 # %% [markdown]
 # ## One training step
 #
-# The loss is the cross entropy between the logits and the true digits. `dx.value_and_grad` differentiates a function by
-# its first argument, here the model. It returns the loss, and the gradient of each parameter.
+# The loss is the cross entropy between the logits and the true digits. `dx.value_and_grad` differentiates a function
+# by its first argument, here the model. It returns the loss, and the gradient of each parameter.
 
 
 # %%
@@ -111,9 +111,9 @@ assert 2 < loss < 3
 # Before training, all digits are about equally likely, so the loss is near log(10) = 2.3.
 #
 # `dx.Optimizer` holds a transformation of optax and its state, such as the averages of Adam. Its `update` takes the
-# model and the gradients, and **changes the model in place**. `dx.jit` compiles the step when it is first called; later
-# calls run the compiled program. Changes that a compiled function makes to a model are visible afterwards, as in plain
-# Python.
+# model and the gradients, and **changes the model in place**. `dx.jit` compiles the step when it is first called;
+# later calls run the compiled program. Changes that a compiled function makes to a model are visible afterwards, as in
+# plain Python.
 
 # %%
 optimizer = dx.Optimizer(model, optax.adam(3e-3))

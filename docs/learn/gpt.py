@@ -1,10 +1,11 @@
 # %% [markdown]
 # # A GPT from scratch
 #
-# This tutorial builds a small language model of the GPT family, trains it on English text, and lets it write. The model
-# has the parts of present large models: RMS norms, attention with rotary positions (RoPE), gated feed-forward networks
-# (SwiGLU), and stacked blocks. You learn how to put a transformer together, how to train one on text, and how to sample
-# from it with a cache of keys and values. [A first model](first_model.py) explains declarations and training steps.
+# This tutorial builds a small language model of the GPT family, trains it on English text, and lets it write. The
+# model has the parts of present large models: RMS norms, attention with rotary positions (RoPE), gated feed-forward
+# networks (SwiGLU), and stacked blocks. You learn how to put a transformer together, how to train one on text, and how
+# to sample from it with a cache of keys and values. [A first model](first_model.py) explains declarations and training
+# steps.
 
 # %%
 from pydoc_data import topics
@@ -67,7 +68,8 @@ class Block(dx.Module):
 # ## The model
 #
 # The model looks up a vector for each character, applies the blocks, and compares the result with the vectors of all
-# characters. `embed.attend` computes these scores with the table of the embedding, so the model needs no separate head.
+# characters. `embed.attend` computes these scores with the table of the embedding, so the model needs no separate
+# head.
 #
 # `dx.Stacked` makes `depth` blocks and stores them as one: each array has a first axis for the blocks. A call runs one
 # compiled block `depth` times, so a deep model compiles as fast as a shallow one.
@@ -157,8 +159,8 @@ assert test_loss < 2.2
 # ## Sample with a cache
 #
 # To write, the model predicts a character, appends it, and repeats. Without a cache, each step computes the keys and
-# values of all characters again. With `decode=True`, attention stores them: the first call brings the whole prompt, and
-# each later call only the new character.
+# values of all characters again. With `decode=True`, attention stores them: the first call brings the whole prompt,
+# and each later call only the new character.
 #
 # The blocks are stacked, so `dx.vmap` runs the function that prepares one block for all of them. A clone decodes, and
 # the trained model stays as it is.
@@ -216,8 +218,8 @@ assert sample.startswith("The statement ")
 assert len(sample) == 124
 
 # %% [markdown]
-# After a few hundred steps the model has learnt spelling and line breaks, but no sense. The text is not longer than the
-# windows of the training: positions beyond them are new to the model. More steps, a wider model and longer windows
+# After a few hundred steps the model has learnt spelling and line breaks, but no sense. The text is not longer than
+# the windows of the training: positions beyond them are new to the model. More steps, a wider model and longer windows
 # help; the [examples](../examples.md) contain a larger version with a configuration file.
 #
 # ## What to read next
