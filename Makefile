@@ -1,9 +1,10 @@
-# Two targets are for everyone:
+# Three targets are for everyone:
 #
 #   make demo   trains the digits example and writes its picture
 #   make test   lints, checks types, and tests the wheel that users would install
+#   make docs   builds the site, build/site/index.html
 #
-# Both make .venv when there is none and need only Python 3.11 or later, with pip.
+# They make .venv when there is none and need only Python 3.11 or later, with pip.
 # `make test PYTHON=python3.12` chooses the Python that .venv is made of.
 
 PYTHON ?= python3
@@ -16,13 +17,13 @@ WHEEL = $$(echo dist/declax-*.whl)
 
 # Folders are listed too: their time changes when a file is removed.
 SOURCES := $(shell find src -not -name '__pycache__' -not -name '*.pyc')
-LINTED := $(wildcard src tests examples benchmarks stubs)
+LINTED := $(wildcard src tests examples benchmarks stubs docs)
 TYPED := $(foreach folder,src examples tests/typing benchmarks,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
 
 # The tests must see the installed wheel, never the sources next to them.
 unexport PYTHONPATH
 
-.PHONY: help demo test lint types pyright wheel clean
+.PHONY: help demo docs test lint types pyright wheel clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -34,6 +35,9 @@ demo: $(VENV)/.has-examples $(VENV)/.has-wheel
 
 test: $(VENV)/.has-dev $(VENV)/.has-wheel lint types
 	DECLAX_TESTED_AS=wheel $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(VENV)/.has-docs $(VENV)/.has-wheel
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --quiet docs build/site
 
 lint: $(VENV)/.has-dev
 	$(BIN)/ruff check $(LINTED)
@@ -70,6 +74,10 @@ $(VENV)/.has-examples: pyproject.toml $(VENV)/.made | dist/.built
 
 $(VENV)/.has-dev: pyproject.toml $(VENV)/.made | dist/.built
 	$(PIP) install --quiet "$(WHEEL)[dev,bench,examples,treescope]"
+	@touch $@
+
+$(VENV)/.has-docs: pyproject.toml $(VENV)/.made | dist/.built
+	$(PIP) install --quiet "$(WHEEL)[docs]"
 	@touch $@
 
 $(VENV)/.has-wheel: dist/.built

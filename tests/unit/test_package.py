@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import subprocess
 import sys
 from importlib import metadata
@@ -40,3 +41,24 @@ def test_the_plugin_without_mypy_names_the_extra():
 def test_a_name_that_the_package_lacks():
     with pytest.raises(dx.errors.MissingAttributeError, match="it has no attribute 'Lineer'"):
         _ = dx.Lineer
+
+
+def test_help_begins_with_the_topics_and_ends_soon():
+    lines = pydoc.plain(pydoc.render_doc(dx)).splitlines()
+    assert [line.split()[0] for line in lines[8:22]][:3] == ["classes", "modules", "Variables"]
+    assert len(lines) < 200, "help(dx) prints no class"
+    named = {word for line in lines[8:22] for word in line.split()[1:] if word.isidentifier() and word != "as"}
+    assert named <= set(dx.__all__)
+
+
+def test_help_of_a_kind_of_variable_begins_with_its_own_members():
+    headings = [
+        line for line in pydoc.plain(pydoc.render_doc(dx.Param)).splitlines() if " here:" in line or " from " in line
+    ]
+    assert "defined here" in headings[0]
+
+
+def test_a_star_import_gives_the_public_names():
+    names: dict[str, object] = {}
+    exec("from declax import *", names)
+    assert set(dx.__all__) <= set(names)

@@ -1,0 +1,74 @@
+"""How Sphinx builds the site: `make docs` writes it to build/site."""
+
+import sys
+from pathlib import Path
+
+import declax
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_extensions"))
+
+project = "declax"
+author = "The declax authors"
+copyright = f"2026, {author}"  # noqa: A001  # the name that Sphinx reads
+version = release = declax.__version__
+
+# Where the repository and the site live; links to sources, notebooks and the sitemap follow from them.
+repository = "https://github.com/declax/declax"
+html_baseurl = "https://declax.github.io/declax/"
+
+extensions = [
+    "myst_nb",  # pages in Markdown, and tutorials that run
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "api",
+    "pages",
+]
+exclude_patterns = ["conf.py", "_*"]
+source_suffix = {".md": "myst-nb", ".py": "myst-nb", ".rst": "restructuredtext"}
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"  # a tutorial runs again when it has changed
+nb_execution_cache_path = str(DOCS.parent / "build" / "tutorials")
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+
+default_role = "literal"  # single backticks in docstrings are code; `api` makes links of public names
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures come from `api`
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_title = "declax"
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+html_context = {
+    "github_user": "declax",
+    "github_repo": "declax",
+    "github_version": "main",
+    "doc_path": "docs",
+    "default_mode": "auto",
+}
+html_theme_options = {
+    "use_edit_page_button": True,
+    "github_url": repository,
+    "navbar_align": "left",
+    "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
+    "switcher": {"json_url": "_static/versions.json", "version_match": version},
+    "check_switcher": False,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc", "edit-this-page"],
+}
+copybutton_exclude = ".linenos, .gp, .go"

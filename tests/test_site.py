@@ -1,0 +1,250 @@
+"""The built site: links, navigation, pictures, signatures, and a browser that reads and searches it."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import pytest
+
+import declax
+from declax._lazy import exports
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytest.importorskip("sphinx", reason="the site needs declax[docs]")
+webdriver = pytest.importorskip("selenium.webdriver")
+pytestmark = [pytest.mark.slow, pytest.mark.timed]  # alone, since it builds the site
+
+GENERATED = {"search.html", "genindex.html", "py-modindex.html"}
+
+
+class Page(HTMLParser):
+    """The addresses of a page: what it links to, its anchors, its pictures."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.pictures: list[tuple[str, str | None]] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.anchors |= {value for name in ("id", "name") if (value := found.get(name))}
+        if tag == "a" and found.get("href"):
+            self.links.append(str(found["href"]))
+        if tag == "img":
+            self.pictures.append((str(found["src"]), found.get("alt")))
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """The folder of the site, which is built if what it shows has changed."""
+    folder = ROOT / "build" / "site"
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "--fail-on-warning", "--quiet", "docs", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, Page]:
+    """The pages by their path in the site; those with the source of modules are left out."""
+    paths = (path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    return {path: Page(site / path) for path in paths if not path.startswith(("_modules/", "_static/"))}
+
+
+def inside(page: str, link: str) -> tuple[str, str] | None:
+    """The page and the anchor that a link leads to; None for another site."""
+    address, anchor = urldefrag(urljoin(f"http://site/{page}", link))
+    found = urlsplit(address)
+    return (unquote(found.path).lstrip("/"), unquote(anchor)) if found.netloc == "site" else None
+
+
+def test_every_internal_link_and_anchor_resolves(site, pages):
+    broken = []
+    for page, found in pages.items():
+        for link in found.links:
+            target = inside(page, link)
+            if target is None or urlsplit(link).scheme not in ("", "http", "https"):
+                continue
+            file, anchor = target
+            exists = (site / file).is_file()
+            if not exists or (anchor and file in pages and anchor not in pages[file].anchors):
+                broken.append(f"{page}: {link}")
+    assert not broken
+
+
+def test_navigation_reaches_every_page(pages):
+    reached, waiting = {"index.html"}, ["index.html"]
+    while waiting:
+        page = waiting.pop()
+        for link in pages[page].links:
+            target = inside(page, link)
+            if target is not None and target[0] in pages and target[0] not in reached:
+                reached.add(target[0])
+                waiting.append(target[0])
+    assert set(pages) - reached <= GENERATED
+
+
+def test_pictures_have_a_text_and_are_small(site, pages):
+    pictures = [(page, *picture) for page, found in pages.items() for picture in found.pictures]
+    assert len(pictures) >= 8
+    wrong = []
+    for page, source, text in pictures:
+        file = inside(page, source)
+        if file is None or not text or len(text) < 10 or (site / file[0]).stat().st_size > 200_000:
+            wrong.append((page, source, text))
+    assert not wrong
+
+
+def test_every_public_name_has_one_entry(pages):
+    for name in exports("declax"):
+        kind = "module-" if isinstance(getattr(declax, name), types.ModuleType) else ""
+        target = f"{kind}declax.{name}"
+        found = [page for page in pages if page.startswith("reference/api/") and target in pages[page].anchors]
+        assert len(found) == 1, f"{name}: {found}"
+
+
+def test_signatures_are_readable(site):
+    for page in (site / "reference" / "api").glob("*.html"):
+        for entry in re.findall(r"<dt class=\"sig[^>]*>(.*?)</dt>", page.read_text(encoding="utf-8"), re.DOTALL):
+            text = re.sub(r"<[^>]+>", "", entry)
+            assert not re.search(r" at 0x|&lt;|: (&#39;|')", text), f"{page.stem}: {text}"
+
+
+def test_notebooks_of_the_tutorials(site):
+    for tutorial in (ROOT / "docs" / "learn").glob("*.py"):
+        notebook = json.loads((site / "notebooks" / f"{tutorial.stem}.ipynb").read_text(encoding="utf-8"))
+        assert "pip install" in "".join(notebook["cells"][0]["source"])
+        page = (site / "learn" / f"{tutorial.stem}.html").read_text(encoding="utf-8")
+        assert f"notebooks/{tutorial.stem}.ipynb" in page
+
+
+def test_the_sitemap_has_every_page(site, pages):
+    listed = (site / "sitemap.xml").read_text(encoding="utf-8")
+    assert {page for page in pages if f"/{page}</loc>" not in listed} <= GENERATED
+
+
+# ================================================================= in a browser
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """A server that does not print what it is asked for."""
+
+    def log_message(self, *_: object) -> None:
+        """Prints nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where a server of this test gives the site."""
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    """Chromium, without a window."""
+    binary = next((path for path in ("/usr/bin/chromium", "/usr/bin/chromium-browser") if os.path.exists(path)), None)
+    if binary is None:
+        pytest.skip("Chromium is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
+
+
+def set_width(browser: webdriver.Chrome, size: str) -> None:
+    """The width of the page itself, which windows of Chromium cannot make as small as a phone's."""
+    width, height = SIZES[size]
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_home_page_renders_without_errors(browser, address, size):
+    set_width(browser, size)
+    browser.get_log("browser")
+    browser.get(f"{address}/index.html")
+    assert "declax" in browser.find_element("tag name", "h1").text
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not errors
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_page_is_wider_than_the_screen(browser, address, pages, size):
+    set_width(browser, size)
+    wide = []
+    for page in pages:
+        browser.get(f"{address}/{page}")
+        excess = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        if excess > 0:
+            wide.append((page, excess))
+    assert not wide
+
+
+def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
+    """The pages that the search of the site shows for a query, in its order."""
+    browser.get(f"{address}/search.html?q={query}")
+    links: list[str] = []
+    for _ in range(300):  # the search shows its answers one after the other
+        time.sleep(0.1)
+        found = browser.find_elements("css selector", "#search-results ul.search li > a")
+        before, links = links, [str(link.get_attribute("href")).removeprefix(address + "/") for link in found]
+        if links and links == before:
+            break
+    return [urldefrag(link.partition("?")[0])[0] for link in links]
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("attention", ("reference/api/layers.html", "layers.html")),
+        ("checkpoint", ("saving.html", "reference/api/saving.html", "errors.html")),
+        ("freeze layers", ("howto/freeze.html",)),
+        ("data parallel", ("recipes.html",)),
+        ("LoRA", ("learn/lora.html", "reference/api/layers.html", "reference/api/training.html")),
+    ],
+)
+def test_search_answers(browser, address, query, first):
+    found = answers(browser, address, query)
+    assert found[:1] in [[page] for page in first], found[:5]
+
+
+def test_search_finds_every_public_name_and_error_code(browser, address):
+    browser.get(f"{address}/search.html?q=declax")
+    # The search of the page itself, for many words at once.
+    script = """return arguments[0].map(word => Search._performSearch(...Search._parseQuery(word).slice(0, 5))
+        .map(found => found[0] + "#" + (found[2] || "")))"""
+    names = [*exports("declax")]
+    for name, found in zip(names, browser.execute_script(script, names), strict=True):
+        assert any(re.fullmatch(rf"reference/api/\w+#.*[.#-]{name}", page) for page in found), f"{name}: {found[:5]}"
+    kinds = [value for value in vars(declax.errors).values() if isinstance(value, type) and hasattr(value, "code")]
+    codes = sorted({kind.code for kind in kinds})
+    for code, found in zip(codes, browser.execute_script(script, codes), strict=True):
+        assert any(page.startswith("errors#") for page in found), f"{code}: {found[:5]}"
