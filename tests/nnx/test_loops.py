@@ -224,6 +224,26 @@ def test_names_of_axes_around_a_carry(nnx):
         assert int(model.count[...]) == 3
 
 
+def test_other_metadata_has_an_entry_for_the_mapped_axis(nnx):
+    names = {nnx.PARTITION_NAME: "layers", "nickname": "nick", "note": "unused"}
+    seen = []
+
+    @nnx.vmap(transform_metadata=names)
+    def make(x):
+        return nnx.Param(x * jnp.ones(3), nickname=("wide",), note="a text")
+
+    @nnx.vmap(transform_metadata=names)
+    def look(param):
+        seen.append((param.nickname, param.note))
+        return param[...]
+
+    with jax.set_mesh(jax.make_mesh((1,), ("layers",), axis_types=(jax.sharding.AxisType.Auto,))):
+        param = make(jnp.arange(2.0))
+        assert look(param).shape == (2, 3)
+    assert set(seen) == {(("wide",), "a text")}
+    assert (param.nickname, param.note) == (("nick", "wide"), "a text")
+
+
 # ================================================================= what a loop may return in place of its carry
 
 

@@ -151,6 +151,13 @@ def test_metadata_that_hides_an_attribute_of_variable_is_refused(name):
         dx.Param(jnp.ones(2)).shape = (3,)
 
 
+@pytest.mark.filterwarnings("ignore:'sharding_names' is deprecated")
+def test_the_names_of_axes_by_their_older_name(nnx):
+    param = nnx.Param(jnp.ones((2, 3)), sharding_names=("rows", None), eager_sharding=False)
+    assert param.sharding_names == param.out_sharding == ("rows", None)
+    assert nnx.Param(jnp.ones(2)).sharding_names is None
+
+
 def test_missing_metadata_is_a_key_error(nnx):
     param = nnx.Param(1.0, a=1)
     for use in (param.get_metadata, param.del_metadata):

@@ -287,6 +287,8 @@ class Variable(ArrayOperators, Generic[T]):
         metadata = self._metadata
         if name in metadata.frozen:
             return snapshots.thaw(metadata.frozen[name])
+        if name == "sharding_names":
+            return snapshots.thaw(metadata.frozen.get(AXES))
         value: Any = self.get_value()
         kind: Any = type(self)
         value_kind: Any = type(value)

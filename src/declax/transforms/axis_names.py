@@ -5,6 +5,7 @@ In a function that is mapped over an axis, a value has one axis less, and so doe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
@@ -12,7 +13,7 @@ import jax
 
 from declax._graph.binding import bind_many
 from declax._typing import MISSING, Missing
-from declax._variables.metadata import AXES, names_of_axes
+from declax._variables.metadata import AXES, insert_axis, names_of_axes, remove_axis
 from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
@@ -80,7 +81,7 @@ def transform_metadata(
 
     def name(f: Callable[..., Any]) -> Callable[..., Any]:
         checked_function("transform_metadata", "f", f)
-        return look_like(_named(Closure(f), axes, partition, mode), f)
+        return look_like(_named(Closure(f), axes, metadata, mode), f)
 
     return name if f is MISSING else name(f)
 
@@ -90,7 +91,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     if metadata is None or metadata == {}:
         return
     given: Any = metadata
-    is_named = isinstance(given, Mapping) and set(given) == {PARTITION_NAME}
+    is_named = isinstance(given, Mapping) and PARTITION_NAME in given
     if not is_named or not isinstance(given[PARTITION_NAME], (str, type(None))):
         raise TransformError(
             "transform_metadata",
@@ -105,7 +106,7 @@ def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[st
     """The function with names of axes as they are inside of a transform."""
     if not metadata:
         return function
-    return _named(Closure(function), axes, metadata[PARTITION_NAME], Mode())
+    return _named(Closure(function), axes, metadata, Mode())
 
 
 def place_new(structure: Structure, outcome: Outcome) -> Outcome:
@@ -135,7 +136,9 @@ _Found = dict[int, tuple[Variable[Any], Any]]
 """The Variables that a call has reached so far, with their axes, by identity."""
 
 
-def _named(closure: Closure, axes: Prefixes, name: str | None, mode: Mode) -> Callable[..., Any]:
+def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: Mode) -> Callable[..., Any]:
+    name, others = metadata[PARTITION_NAME], {key: metadata[key] for key in metadata if key != PARTITION_NAME}
+
     def named(*args: Any, **kwargs: Any) -> Any:
         found: _Found = {}
 
@@ -148,6 +151,7 @@ def _named(closure: Closure, axes: Prefixes, name: str | None, mode: Mode) -> Ca
         note_arguments(mode)
         for variable, axis in _mapped(found):
             _check_name(variable, axis, name)
+            _move_others(variable, functools.partial(remove_axis, type(variable)), axis, others)
             variable.remove_axis(axis, name)
         output = closure.function(*args, **kwargs)
         note_arguments(Mode())
@@ -160,6 +164,7 @@ def _named(closure: Closure, axes: Prefixes, name: str | None, mode: Mode) -> Ca
             labels = [label_at(roots[p[0]][1], p[1:], leaf_def, value, "out_axes") for p, leaf_def, value in places]
             _note(found, binding.variables, labels)
         for variable, axis in _mapped(found):
+            _move_others(variable, insert_axis, axis, others)
             variable.add_axis(axis, name)
         return output
 
@@ -178,6 +183,16 @@ def _mapped(found: _Found) -> Iterator[tuple[Variable[Any], int]]:
         if isinstance(label, int):
             rank = getattr(variable.raw_value, "ndim", None)
             yield variable, label + rank + 1 if label < 0 and rank is not None else label
+
+
+def _move_others(
+    variable: Variable[Any], move: Callable[[Any, int, Any], Any], axis: int, others: Mapping[str, Any]
+) -> None:
+    """Inserts or removes the entry of an axis in the other metadata that ``transform_metadata=`` names."""
+    for key, entry in others.items():
+        entries = variable.get_metadata(key, None)
+        if isinstance(entries, tuple) and entries:
+            variable.set_metadata(key, move(entries, axis, entry))
 
 
 def _check_name(variable: Variable[Any], axis: int, name: str | None) -> None:
