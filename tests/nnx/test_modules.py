@@ -20,6 +20,13 @@ def nnx(request):
     return pytest.importorskip(request.param)
 
 
+@pytest.mark.parametrize(("sizes", "axis"), [((4, 3), -1), (((4, 5), (3,)), (-2, -1)), ((4, (2, 3)), (-1,))])
+def test_sizes_and_axes_of_a_general_layer_are_tuples(nnx, sizes, axis):
+    layer = nnx.LinearGeneral(*sizes, axis=axis, rngs=nnx.Rngs(0))
+    wanted = [tuple(np.atleast_1d(value).tolist()) for value in (*sizes, axis)]
+    assert [layer.in_features, layer.out_features, layer.axis] == wanted
+
+
 def test_a_clone_with_its_own_arrays_can_be_donated(nnx):
     class Pair(nnx.Module):
         def __init__(self, rngs):

@@ -62,9 +62,9 @@ class LinearGeneral(Module):
     kernel and a bias for each index along the leading axes.
 
     Args:
-      in_features: size of each axis that is contracted.
-      out_features: sizes of the axes that the output has at its end.
-      axis: the axes that are contracted, one for each of `in_features`.
+      in_features: size of each axis that is contracted; the attribute is a tuple.
+      out_features: sizes of the axes that the output has at its end; the attribute is a tuple.
+      axis: the axes that are contracted, one for each of `in_features`; the attribute is a tuple.
       batch_axis: the sizes of leading axes with separate kernels, by their numbers from 0.
       use_bias: add a bias; without it, `bias` is None.
       dtype: dtype of the computation; None infers it from input and parameters.
@@ -137,6 +137,8 @@ class LinearGeneral(Module):
                 expected="the axes 0, 1, ... in order, with their sizes",
                 got=repr(dict(self.batch_axis)),
             )
+        self.in_features, self.out_features = sizes_of(self.in_features), sizes_of(self.out_features)
+        self.axis = sizes_of(self.axis)
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Applies the map.
