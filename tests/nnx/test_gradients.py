@@ -149,6 +149,21 @@ def test_gradients_of_states():
         assert (float(of_state["weight"][...]), float(of_x)) == (12.0, 9.0)
 
 
+def gradients_of_a_state_and_its_model(lib):
+    model = lib.Dict(weight=lib.Param(jnp.array(1.0)), shift=lib.Perturbation(jnp.array(3.0)))
+    graphdef, shift, rest = lib.split(model, lib.Perturbation, ...)
+
+    def loss(model, state):
+        return lib.merge(graphdef, state, rest)["shift"][...] ** 2 * model["weight"][...]
+
+    return [jax.tree.map(float, jax.tree.leaves(grads)) for grads in lib.grad(loss, argnums=(0, 1))(model, shift)]
+
+
+def test_the_gradient_of_a_state_beside_the_model_that_it_was_made_from():
+    assert gradients_of_a_state_and_its_model(dx) == [[9.0], [6.0]]
+    assert gradients_of_a_state_and_its_model(pytest.importorskip("flax.nnx")) == [[9.0], []]
+
+
 def calls_by_name(lib):
     model = lib.Linear(1, 1, rngs=lib.Rngs(0))
     power = lambda x, y=2.0: x**2 * y  # noqa: E731  # short

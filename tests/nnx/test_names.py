@@ -78,6 +78,20 @@ def test_functions_that_are_the_same_have_the_keywords_of_the_peers():
     assert len(functions) > 60
 
 
+NOT_ON_CLASSES = {"required_metadata", "get_default", "get_stack", "sharding_names"}
+"""What serves the peer's implementation, and `sharding_names`, which declax has on each Variable."""
+
+
+def test_classes_that_are_the_same_have_the_members_of_the_peers():
+    nnx = pytest.importorskip("flax.nnx")
+    classes = [row.name for row in rows() if row.status == "same" and isinstance(getattr(nnx, row.name), type)]
+    for name in classes:
+        public = {member for member in dir(getattr(nnx, name)) if not member.startswith("_")}
+        lacking = public - set(dir(getattr(dx, name))) - getattr(dx, name).__annotations__.keys() - NOT_ON_CLASSES
+        assert not lacking, name
+    assert len(classes) > 40
+
+
 def _keywords(function: typing.Any) -> set[str]:
     """The arguments that a program must name; of a function that takes all names, those that it is documented for."""
     parameters = inspect.signature(function).parameters.values()
