@@ -190,9 +190,8 @@ def next_logits(model: GPT, tokens: jax.Array) -> jax.Array:
 # %%
 prompt = jnp.asarray(np.frombuffer(b"The statement ", np.uint8).astype(np.int32))[None]
 cached = start_decoding(model, length=prompt.shape[1])
-for position in range(prompt.shape[1]):
-    logits = next_logits(cached, prompt[:, position : position + 1])
-difference = float(jnp.abs(logits - next_logits(model, prompt)).max())
+steps = [next_logits(cached, prompt[:, position : position + 1]) for position in range(prompt.shape[1])]
+difference = float(jnp.abs(steps[-1] - next_logits(model, prompt)).max())
 print(f"largest difference: {difference:.1e}")
 assert difference < 1e-3
 
