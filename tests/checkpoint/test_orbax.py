@@ -287,6 +287,21 @@ def test_upgrades_need_the_arrays(tmp_path):
         load(tmp_path / "c", {"model": Layer(2, 3, rngs=dx.Rngs(0))})
 
 
+def test_renamed_fields(tmp_path):
+    @dx.dataclass
+    class Renamed(dx.Module):
+        array: dx.Param[jax.Array] = dx.field(renamed_from="kernel")
+        streams: dx.Rngs = dx.field(renamed_from="rngs")
+
+    old = dx.Module()
+    old.kernel, old.rngs = dx.Param(jnp.ones(2)), dx.Rngs(3)
+    save(tmp_path / "c", {"model": old, "optimizer": dx.Optimizer(old, optax.adam(0.1), wrt=dx.Param)})
+    new = Renamed(dx.Param(jnp.zeros(2)), dx.Rngs(0))
+    into = {"model": new, "optimizer": dx.Optimizer(new, optax.adam(0.1), wrt=dx.Param)}
+    assert len(load(tmp_path / "c", into).report.renamed) == 5
+    assert_equal(leaves_of(new), leaves_of(old))
+
+
 def test_engines_have_names_and_an_extra(tmp_path, monkeypatch):
     for call in (lambda: dx.save(tmp_path / "c", {"step": 1}, engine="orbx"), lambda: dx.load(tmp_path, engine="orbx")):
         with pytest.raises(dx.CheckpointError, match="there is no such engine"):
@@ -393,6 +408,16 @@ def test_writers_of_one_folder_and_rests_of_killed_ones(tmp_path):
     first.close()
     assert first.steps() == [1, 2, 3]
     assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name.endswith("-tmp")) == []
+
+
+def test_steps_of_the_other_engine_are_refused(tmp_path):
+    for engine, other in (("declax", "orbax"), ("orbax", "declax")):
+        folder = tmp_path / engine
+        with dx.Checkpoints(folder, engine=engine) as checkpoints:
+            checkpoints.save(1, {"step": 1})
+        with pytest.raises(dx.CheckpointError, match=f'the folder has steps of engine="{engine}"') as caught:
+            dx.Checkpoints(folder, engine=other)
+        assert caught.value.fix == f'dx.Checkpoints({str(folder)!r}, engine="{engine}")'
 
 
 def test_errors_in_the_background_are_raised_later(tmp_path, monkeypatch):

@@ -449,6 +449,9 @@ def test_only_some_leaves(tmp_path):
     assert_equal(values(target.norm, target.drop), before)
     with pytest.raises(CheckpointError, match="only: the filter selects no leaf of the target"):
         dx.load(tmp_path / "c", into={"model": target}, only=dx.PathContains("hiden"))
+    with pytest.raises(CheckpointError) as caught:
+        dx.load(tmp_path / "c", into={"model": target}, only="hidden")
+    assert str(caught.value.fix).startswith("only=dx.PathContains('hidden')")
 
 
 # --- names that have changed --------------------------------------------------------
@@ -490,6 +493,70 @@ def test_fields_that_were_renamed(tmp_path):
     assert "renamed:\n  model.first.kernel to model.second.weight" in str(found.report)
 
 
+def old_and_new_class():
+    @dx.dataclass
+    class Part(dx.Module):
+        rate: float = dx.field(default=0.5)
+        kernel: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)
+
+    @dx.dataclass
+    class Net(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        old: Part = dx.defer(Part)(0.25)
+        out = dx.Linear(2, 1, rngs=rngs)
+
+    before = Net
+
+    @dx.dataclass
+    class Part(dx.Module):
+        share: float = dx.field(default=0.5, renamed_from="rate")
+        weight: dx.Param[jax.Array] = dx.variable(
+            (2,), initializer=dx.initializers.zeros, stream=None, renamed_from="kernel"
+        )
+
+    @dx.dataclass
+    class Net(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        new: Part = dx.field(default=dx.defer(Part)(0.75), renamed_from="old")
+        out = dx.Linear(2, 1, rngs=rngs)
+
+    return before, Net, Part
+
+
+def with_mirrors(cls, seed):
+    net = cls(rngs=dx.Rngs(seed))
+    optimizer = dx.Optimizer(net, optax.adam(0.1), wrt=dx.Param)
+    optimizer.update(net, jax.tree.map(lambda x: x + 1.0, dx.state(net, dx.Param)))
+    return {"model": [net], "optimizer": optimizer, "ema": dx.EMA(net, 0.9)}
+
+
+def test_renamed_fields_in_optimizers_averages_and_rebuilt_models(tmp_path):
+    before, after, part = old_and_new_class()
+    old = with_mirrors(before, 0)
+    dx.save(tmp_path / "c", {**old, "net": old["model"][0]})
+    new = with_mirrors(after, 1)
+    report = dx.load(tmp_path / "c", into=new).report
+    assert_equal(values(*new.values()), values(*old.values()))
+    assert ("optimizer.opt_state.0.mu.old.kernel", "optimizer.opt_state.0.mu.new.weight") in report.renamed
+    assert len(report.renamed) == 4
+    rebuilt = dx.load(tmp_path / "c", extra=[after, part])["net"]
+    assert (rebuilt.new.share, vars(rebuilt.new).keys() & {"rate", "kernel"}) == (0.25, set())
+    assert_equal(values(rebuilt), values(old["model"]))
+    with pytest.raises(CheckpointError, match="does not fit at 4 paths"):  # only the model knows the names
+        dx.load(tmp_path / "c", into={"optimizer": with_mirrors(after, 1)["optimizer"]})
+
+
+def test_a_field_with_the_former_name_of_another_is_another(tmp_path):
+    @dx.dataclass
+    class Now(dx.Module):
+        weight: dx.Param[jax.Array] = dx.field(renamed_from="kernel")
+        kernel: dx.Param[jax.Array] = dx.field()
+
+    dx.save(tmp_path / "c", {"model": mlp({"kernel": 2})})
+    with pytest.raises(CheckpointError, match=r"model\.weight: expected a Param, got nothing"):
+        dx.load(tmp_path / "c", into={"model": Now(dx.Param(jnp.zeros(2)), dx.Param(jnp.zeros(2)))})
+
+
 class Versioned(dx.Module):
     def __init__(self):
         self.wide = dx.Param(jnp.zeros((2, 3)))
@@ -518,9 +585,33 @@ def test_upgrades_of_classes(tmp_path, monkeypatch):
     with pytest.raises(KeyError) as caught:
         dx.load(tmp_path / "c", into={"model": target})
     assert "raised by checkpoint_upgrades[1]" in caught.value.__notes__[0]
+    for wrong in ({"1": join}, [join], {1: None}):
+        monkeypatch.setattr(Versioned, "checkpoint_upgrades", wrong)
+        with pytest.raises(CheckpointError, match="upgrades are functions by the version that they start from"):
+            dx.load(tmp_path / "c", into={"model": target})
     monkeypatch.setattr(Versioned, "config_version", 1)
     with pytest.raises(CheckpointError, match="a newer version of Versioned wrote this part of the checkpoint"):
         dx.load(tmp_path / "d", into={"model": target})
+
+
+def test_versions_follow_renamed_paths(tmp_path):
+    @dx.dataclass
+    class Part(dx.Module):
+        config_version = 2
+        checkpoint_upgrades = {1: lambda arrays: {"w": arrays["w"] * 2}}
+        w: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, stream=None)
+
+    @dx.dataclass
+    class Renamed(dx.Module):
+        new: Part = dx.field(renamed_from="old")
+
+    dx.save(tmp_path / "c", {"model": {"old": Part()}})
+    target = {"new": Part()}
+    dx.load(tmp_path / "c", into={"model": target}, rename={"model.old.*": "model.new.*"})
+    assert (target["new"].w.value == 1).all()
+    holder = Renamed(Part())
+    dx.load(tmp_path / "c", into={"model": holder})
+    assert (holder.new.w.value == 1).all()
 
 
 # --- what cannot be saved -----------------------------------------------------------
@@ -556,6 +647,25 @@ def test_texts_of_paths_must_differ(tmp_path):
     state = dx.State({"a": {"b.c": jnp.ones(1), "b": {"c": jnp.ones(1)}}})
     with pytest.raises(CheckpointError, match="another path has the same text"):
         dx.save(tmp_path / "c", {"state": state})
+
+
+def test_paths_without_a_checkpoint_name_what_is_there(tmp_path):
+    dx.Checkpoints(tmp_path / "run").save(1, {"a": 1})
+    (tmp_path / "weights").mkdir()
+    dx.save_weights(mlp({"w": 1}), tmp_path / "weights" / "model.safetensors")
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "program.jax_export").touch()
+    (tmp_path / "file").touch()
+    for name, got, fix in [
+        ("none", "no such folder", None),
+        ("file", "a file", None),
+        ("run", "a folder without a manifest", f"dx.Checkpoints({str(tmp_path / 'run')!r}).load(into=...)"),
+        ("weights", "a folder without a manifest", f"dx.load_weights(model, {str(tmp_path / 'weights')!r}, map=...)"),
+        ("program", "a folder without a manifest", f"dx.load_exported({str(tmp_path / 'program')!r})"),
+    ]:
+        with pytest.raises(CheckpointError, match="there is no checkpoint") as caught:
+            dx.load(tmp_path / name)
+        assert (caught.value.got, caught.value.fix) == (got, fix)
 
 
 def test_an_existing_path_is_not_overwritten_unless_asked(tmp_path):

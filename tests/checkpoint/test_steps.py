@@ -59,8 +59,9 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(CheckpointError, match=problem):
             dx.Checkpoints(tmp_path, **options)
     checkpoints = dx.Checkpoints(tmp_path, best="loss")
-    with pytest.raises(CheckpointError, match="there is no checkpoint 'latest'"):
+    with pytest.raises(CheckpointError, match="there is no checkpoint 'latest'") as caught:
         checkpoints.load()
+    assert caught.value.got == "a folder without checkpoints"
     with pytest.raises(CheckpointError, match="the metric 'loss' is missing"):
         checkpoints.save(0, items(0))
     with pytest.raises(CheckpointError, match="a step must be an int of at least 0"):

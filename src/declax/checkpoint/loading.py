@@ -42,7 +42,9 @@ from declax.checkpoint.matching import (
     joined,
     match,
     renamed_leaves,
+    renamed_versions,
     upgraded_leaves,
+    with_current_names,
 )
 from declax.checkpoint.safetensors import map_file
 from declax.checkpoint.saving import Engine, Progress, check_engine, classes_of, read_items
@@ -134,10 +136,12 @@ def load(
         except CheckpointError:
             check()  # a damaged file is the reason, if there is one
             raise
-        stored = renamed_leaves(str(folder), found, rename)
-        targets, rest = _targets(folder, into, manifest, classes, stored)
-        _check_names(folder, targets, stored)
-        values, report = _matched(folder, targets, stored, manifest, only, strict)
+        renamed, texts = renamed_leaves(str(folder), found, rename)
+        targets, rest = _targets(folder, into, manifest, classes, renamed)
+        _check_names(folder, targets, renamed)
+        stored, former = with_current_names(targets, renamed)
+        versions = _versions(manifest, texts, former)
+        values, report = _matched(folder, targets, stored, manifest, only, strict, former, versions)
         likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         arrays = _on_devices([*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)], progress)
         check()
@@ -157,11 +161,13 @@ def _load_with_orbax(
     if progress is not None:
         raise CheckpointError(str(folder), 'engine="orbax" has no progress=')
     manifest, found = orbax_engine.read(path)
-    renamed = renamed_leaves(str(folder), found, rename)
+    renamed, texts = renamed_leaves(str(folder), found, rename)
     targets, rest = _targets(folder, into, manifest, extra, renamed)
     _check_names(folder, targets, renamed)
-    stored = orbax_engine.fitted(str(folder), targets, renamed, manifest)
-    values, report = _matched(folder, targets, stored, manifest, only, strict)
+    current, former = with_current_names(targets, renamed)
+    versions = _versions(manifest, texts, former)
+    stored = orbax_engine.fitted(str(folder), targets, current, versions)
+    values, report = _matched(folder, targets, stored, manifest, only, strict, former, versions)
     likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
     arrays = orbax_engine.fetch(path, [*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)])
     return _restored(folder, targets, rest, arrays, stored, manifest, report, into)
@@ -213,6 +219,8 @@ def _open(folder: Path) -> tuple[Manifest, _Files]:
     if not (folder / NAME).exists() and orbax_engine.is_of_orbax(folder):
         fix = f'dx.load({str(folder)!r}, into=..., engine="orbax")'
         raise CheckpointError(str(folder), "this is a checkpoint of Orbax", fix=fix)
+    if not os.path.lexists(folder / NAME):
+        raise _no_checkpoint(folder)
     manifest = read_manifest(folder)
     while True:
         try:
@@ -221,6 +229,22 @@ def _open(folder: Path) -> tuple[Manifest, _Files]:
             before, manifest = manifest, read_manifest(folder)
             if manifest.files == before.files:
                 raise
+
+
+def _no_checkpoint(folder: Path) -> CheckpointError:
+    """The error of a path without a manifest, with the function for what is there."""
+    got = "no such folder"
+    if os.path.lexists(folder):
+        got = "a folder without a manifest" if folder.is_dir() else "a file"
+    fix, shown = None, repr(str(folder))
+    if any(folder.glob(f"step_*/{NAME}")):
+        fix = f"dx.Checkpoints({shown}).load(into=...)"
+    elif any(folder.glob("*.jax_export")):
+        fix = f"dx.load_exported({shown})"
+    elif any(folder.glob("*.safetensors")):
+        fix = f"dx.load_weights(model, {shown}, map=...)"
+    expected = f"a folder with {NAME}"
+    return CheckpointError(str(folder / NAME), "there is no checkpoint", expected=expected, got=got, fix=fix)
 
 
 def _map(path: Path, size: int) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]:
@@ -337,6 +361,13 @@ def _spec_of_item(folder: Path, name: str, item: ItemRecord, extra: tuple[Any, .
     return spec
 
 
+def _versions(manifest: Manifest, texts: Mapping[str, str], former: Mapping[str, str]) -> dict[str, int]:
+    """The versions of the classes that the checkpoint has, under the paths that their objects have now."""
+    current = {old: new for new, old in former.items()}
+    saved = {text: version for item in manifest.items.values() for text, version in item.versions.items()}
+    return renamed_versions(saved, {old: current.get(new, new) for old, new in texts.items()})
+
+
 def _matched(
     folder: Path,
     targets: list[Item],
@@ -344,6 +375,8 @@ def _matched(
     manifest: Manifest,
     only: Filter | None,
     strict: bool,
+    former: Mapping[str, str],
+    versions: Mapping[str, int],
 ) -> tuple[list[Stored], RestoreReport]:
     """The stored leaves for each target, and the report; raises where a strict report has problems."""
     found: list[Stored] = []
@@ -354,13 +387,14 @@ def _matched(
             kinds = ("plain data", "arrays") if record.is_value else ("arrays", "plain data")
             problem = f"the item {item.name!r} is {kinds[0]} in the checkpoint, and {kinds[1]} in the target"
             raise CheckpointError(str(folder), problem)
-        leaves = upgraded_leaves(str(folder), item, stored[item.name], record.versions)
-        chosen, report = match(item, leaves, None if only is None else _chosen(item, only))
+        leaves = upgraded_leaves(str(folder), item, stored[item.name], versions)
+        chosen, report = match(item, leaves, None if only is None else _chosen(item, only), former)
         found.append(chosen)
         reports.append(report)
     report = joined(reports)
     if only is not None and strict and not (report.taken or report.problems):
-        raise CheckpointError(str(folder), "only: the filter selects no leaf of the target", got=repr(only))
+        fix = f"only=dx.PathContains({only!r})        # a text is a tag" if isinstance(only, str) else None
+        raise CheckpointError(str(folder), "only: the filter selects no leaf of the target", got=repr(only), fix=fix)
     if strict and not report:
         count = len(report.problems)
         raise CheckpointError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from declax._classes.pytree import Pytree
 from declax._graph.nodes import walk_nodes
 from declax._graph.updating import ValueMismatch
+from declax._module.module import Module
 from declax._typing import Path
 from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, text_of
 from declax.checkpoint.manifest import LeafRecord
@@ -77,41 +78,37 @@ def joined(reports: Sequence[RestoreReport]) -> RestoreReport:
     return RestoreReport(*(tuple(itertools.chain(*column)) for column in columns)) if reports else RestoreReport()
 
 
-def match(item: Item, stored: Stored, chosen: frozenset[str] | None) -> tuple[Stored, RestoreReport]:
+def match(
+    item: Item, stored: Stored, chosen: frozenset[str] | None, former: Mapping[str, str]
+) -> tuple[Stored, RestoreReport]:
     """The stored leaf for each leaf of a target, by its text; and the report.
 
     Args:
       item: the target.
       stored: the leaves of the checkpoint for it.
       chosen: the texts of the leaves that are wanted; None for all.
+      former: the texts in the checkpoint of leaves that `with_current_names` has moved.
     """
     found: Stored = {}
-    used: set[str] = set()
-    renamed: list[tuple[str, str]] = []
     mismatches: list[ValueMismatch] = []
     missing: list[ValueMismatch] = []
-    former = _former_names(item)
     for text, leaf in item.leaves.items():
-        old = text if text in stored else next((name for name in former(leaf.path) if name in stored), None)
-        if old is not None:
-            used.add(old)
         if chosen is not None and text not in chosen:
             continue
         path = (item.name, *leaf.path)
-        if old is None:
+        if text not in stored:
             missing.append(ValueMismatch(path, _expected(leaf), "nothing"))
             continue
-        misfit = _misfit(stored[old], leaf)
+        misfit = _misfit(stored[text], leaf)
         if misfit is not None:
             mismatches.append(ValueMismatch(path, *misfit))
             continue
-        found[text] = stored[old]
-        if old != text:
-            renamed.append((old, text))
-    rest = [] if chosen is not None else [text for text in stored if text not in used]
+        found[text] = stored[text]
+    rest = [] if chosen is not None else [text for text in stored if text not in item.leaves]
     unexpected = [
         ValueMismatch((item.name, *stored[text].record.path), _why_unexpected(text, missing, item), "") for text in rest
     ]
+    renamed = [(former[text], text) for text in found if text in former]
     report = RestoreReport(tuple(found), tuple(renamed), tuple(mismatches), tuple(missing), tuple(unexpected))
     return found, report
 
@@ -160,8 +157,10 @@ def _shape_and_dtype(value: Any) -> str:
 # --- names that have changed --------------------------------------------------------
 
 
-def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Any) -> dict[str, Stored]:
-    """The leaves of all items under new texts; `*` in a pattern stands for any text, and for the same in the new one.
+def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Any) -> tuple[dict[str, Stored], dict[str, str]]:
+    """The leaves of all items under new texts, and these texts by the old ones.
+
+    `*` in a pattern stands for any text, and for the same in the new one.
 
     Raises:
       CheckpointError: a pattern matches nothing, or has more or fewer `*` than its replacement, or two leaves would
@@ -179,7 +178,10 @@ def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Any) -> dic
         matches = {text: found for text, now in texts.items() if (found := pattern.fullmatch(now))}
         if not matches:
             near = suggest(old, texts.values())
-            raise CheckpointError(where, f"rename: {old!r} matches no path of the checkpoint", fix=near)
+            expected = f"a path such as {next(iter(texts), None)}"
+            raise CheckpointError(
+                where, f"rename: {old!r} matches no path of the checkpoint", expected=expected, fix=near
+            )
         for text, found in matches.items():
             groups = [*found.groups(), ""]
             texts[text] = "".join(itertools.chain(*zip(new.split("*"), groups, strict=True)))
@@ -195,28 +197,89 @@ def renamed_leaves(where: str, stored: Mapping[str, Stored], rename: Any) -> dic
                     where, f"rename: two leaves would have the path {texts[text]}", got=f"{name}: {text}"
                 )
             item[texts[text]] = leaf
-    return made
+    return made, texts
 
 
 def _key_of_text(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-def _former_names(item: Item) -> Any:
-    """A function of a path that yields the texts it had under the former names of fields (``renamed_from``)."""
-    former: dict[Path, str] = {}
-    for path, node in walk_nodes(item.value) if item.is_graph else ():
+def moves_of(item: Item) -> list[tuple[str, str]]:
+    """The old and the new text of each field that has another name by now (``renamed_from``), outer objects first.
+
+    A field that has the old name today is another one.
+    """
+    moves: list[tuple[str, str]] = []
+    for path, node in nodes_of(item):
         specs = getattr(type(node), "_pytree__specs", {})
-        former |= {(*path, name): spec.notes.renamed_from for name, spec in specs.items() if spec.notes.renamed_from}
-
-    def texts(path: Path) -> Iterator[str]:
-        choices = [
-            (former[path[:end]], path[end - 1]) if path[:end] in former else (path[end - 1],)
-            for end in range(1, len(path) + 1)
+        former = [(spec.notes.renamed_from, name) for name, spec in specs.items()]
+        moves += [
+            (text_of(item.name, (*path, old)), text_of(item.name, (*path, name)))
+            for old, name in former
+            if old is not None and old not in specs
         ]
-        return (text_of(item.name, names) for names in itertools.product(*choices))
+    return moves
 
-    return texts
+
+def moved(text: str, moves: Iterable[tuple[str, str]]) -> str:
+    """The text of a path with the current names of fields."""
+    for old, new in moves:
+        if f"{text}.".startswith(f"{old}."):
+            text = new + text[len(old) :]
+    return text
+
+
+def with_current_names(items: Sequence[Item], stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], dict[str, str]]:
+    """The leaves of items under the current names of fields, and the texts that they had, by the new ones.
+
+    What mirrors the leaves of a model, as the moments of an optimizer and an average do, follows the model.
+    """
+    made = dict(stored)
+    former: dict[str, str] = {}
+    mirrored: dict[str, str] = {}
+    for item in items:
+        moves = [(old, new) for old, new in moves_of(item) if not _any_below(new, stored[item.name])]
+        if not moves:
+            continue
+        renamed = {text: moved(text, moves) for text in stored[item.name]}
+        made[item.name] = {renamed[text]: leaf for text, leaf in stored[item.name].items()}
+        models = [text_of(item.name, path) for path, node in nodes_of(item) if isinstance(node, Module)]
+        for old, new in renamed.items():
+            if old != new:
+                former[new] = old
+                outer = next((text for text in models if new.startswith(f"{text}.")), item.name)
+                mirrored |= {new[len(root) :]: old[len(root) :] for root in (item.name, outer)}
+    for item in items if mirrored else ():
+        _follow(item, made[item.name], mirrored, former)
+    return made, former
+
+
+def _any_below(text: str, texts: Iterable[str]) -> bool:
+    return any(f"{found}.".startswith(f"{text}.") for found in texts)
+
+
+def _follow(item: Item, leaves: Stored, mirrored: Mapping[str, str], former: dict[str, str]) -> None:
+    """Moves the leaves whose paths end like those of a model that were moved, if they are not in a model themselves."""
+    models = [path for path, node in nodes_of(item) if isinstance(node, Module)]
+    for text, leaf in item.leaves.items():
+        if text in leaves:
+            continue
+        inner = max((len(path) for path in models if leaf.path[: len(path)] == path), default=-1)
+        for start in range(inner + 1, len(leaf.path)):
+            tail = mirrored.get(text_of("", leaf.path[start:]))
+            old = text_of(item.name, leaf.path[:start]) + (tail or "")
+            if tail is not None and old in leaves and old not in item.leaves:
+                leaves[text], former[text] = leaves.pop(old), old
+                break
+
+
+def renamed_versions(versions: Mapping[str, int], texts: Mapping[str, str]) -> dict[str, int]:
+    """The versions of objects under the texts that their leaves have now; `texts` has these by the old ones."""
+    found: dict[str, int] = {}
+    for text, version in versions.items():
+        pairs = [(old[len(text) :], new) for old, new in texts.items() if old.startswith(f"{text}.")]
+        found |= {new.removesuffix(rest): version for rest, new in pairs if new.endswith(rest)} or {text: version}
+    return found
 
 
 # --- upgrades ---------------------------------------------------------------------------
@@ -238,10 +301,22 @@ def needs_upgrade(item: Item, versions: Mapping[str, int]) -> str | None:
     """The text of a node that has upgrades from the version in the checkpoint to that of its class, if there is one."""
     for path, node in nodes_of(item):
         text, cls = text_of(item.name, path), type(node)
-        upgrades: Mapping[int, Any] = getattr(cls, "checkpoint_upgrades", {})
-        if any(version in upgrades for version in range(versions.get(text, 1), version_of(cls))):
+        if any(version in upgrades_of(cls) for version in range(versions.get(text, 1), version_of(cls))):
             return text
     return None
+
+
+def upgrades_of(cls: type) -> Mapping[int, Callable[[dict[str, Any]], Any]]:
+    """The upgrades of a class, by the version that they start from."""
+    found: Any = getattr(cls, "checkpoint_upgrades", {})
+    if not isinstance(found, Mapping) or not all(type(at) is int and callable(f) for at, f in found.items()):
+        raise CheckpointError(
+            f"{type_name(cls)}.checkpoint_upgrades",
+            "upgrades are functions by the version that they start from",
+            got=describe(found),
+            fix="checkpoint_upgrades = {1: upgrade}        # from version 1 to 2",
+        )
+    return found
 
 
 def upgraded_leaves(where: str, item: Item, stored: Stored, versions: Mapping[str, int]) -> Stored:
@@ -256,7 +331,7 @@ def upgraded_leaves(where: str, item: Item, stored: Stored, versions: Mapping[st
         if old > current:
             problem = f"a newer version of {type_name(cls)} wrote this part of the checkpoint"
             raise CheckpointError(f"{where}, {text}", problem, expected=f"version {current}", got=f"version {old}")
-        upgrades: Mapping[int, Any] = getattr(cls, "checkpoint_upgrades", {})
+        upgrades = upgrades_of(cls)
         for version in range(old, current):
             if version in upgrades:
                 stored = _upgraded(f"{where}, {text}", text, stored, upgrades[version], version)

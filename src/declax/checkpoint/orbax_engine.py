@@ -111,7 +111,9 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
     return Manifest({}, records, metrics), stored
 
 
-def fitted(where: str, targets: list[Item], stored: Mapping[str, Stored], manifest: Manifest) -> dict[str, Stored]:
+def fitted(
+    where: str, targets: list[Item], stored: Mapping[str, Stored], versions: Mapping[str, int]
+) -> dict[str, Stored]:
     """The leaves under the texts and with the types of the targets, where their data are those of a target.
 
     The metadata of Orbax have the data of random keys, and no paths but those with the key ``value`` of Variables.
@@ -121,7 +123,7 @@ def fitted(where: str, targets: list[Item], stored: Mapping[str, Stored], manife
     """
     made = dict(stored)
     for item in targets:
-        outdated = needs_upgrade(item, manifest.items[item.name].versions) if item.name in manifest.items else None
+        outdated = needs_upgrade(item, versions)
         if outdated is not None:
             raise CheckpointError(
                 f"{where}, {outdated}",

@@ -12,8 +12,9 @@ import jax
 
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.folders import Claim
+from declax.checkpoint.manifest import NAME
 from declax.checkpoint.saving import Progress, items_for_orbax
-from declax.checkpoint.stores import Metrics, Retention
+from declax.checkpoint.stores import Metrics, Retention, other_engine
 from declax.config.specs import Spec
 
 
@@ -25,6 +26,8 @@ class OrbaxStore:
 
     def __init__(self, folder: str | os.PathLike[str], retention: Retention) -> None:
         self._folder = orbax_engine.new_folder_of(folder)
+        if any((entry / NAME).exists() for entry in self._folder.glob("step_*")):
+            raise other_engine(self._folder, "declax")
         self._retention = retention
         self._manager: Any = None
         self._close: weakref.finalize[..., Any] | None = None

@@ -13,7 +13,7 @@ from declax._graph.nodes import Kind, kind_of, object_names
 from declax._typing import INTERNAL_KEYS, MISSING
 from declax.checkpoint.items import Item, text_of
 from declax.checkpoint.manifest import ItemRecord, NodeRecord
-from declax.checkpoint.matching import nodes_of
+from declax.checkpoint.matching import moved, moves_of, nodes_of
 from declax.config._reading.versions import version_of
 from declax.errors import CheckpointError, DeclaxError, type_name
 
@@ -74,13 +74,16 @@ def restore_statics(where: str, item: Item, record: ItemRecord) -> None:
     """
     nodes = {text_of(item.name, path): node for path, node in nodes_of(item)}
     problems: list[str] = []
-    for text, saved in record.nodes.items():
+    moves = moves_of(item)
+    for old, saved in record.nodes.items():
+        text = moved(old, moves)
         node = nodes.get(text)
         if node is None or type(node).__name__ != saved.cls:
             built = "nothing" if node is None else f"{type(node).__name__}(...)"
             problems.append(f"{text}: the checkpoint has {saved.cls}(...), its Spec builds {built}")
-        elif record.versions.get(text, 1) == version_of(type(node)):  # another version may have other fields
-            problems += _set_statics(text, node, saved.statics)
+        elif record.versions.get(old, 1) == version_of(type(node)):  # another version may have other fields
+            current = {moved(f"{text}.{name}", moves): value for name, value in saved.statics.items()}
+            problems += _set_statics(text, node, {name[len(text) + 1 :]: value for name, value in current.items()})
     if problems:
         raise CheckpointError(
             where,

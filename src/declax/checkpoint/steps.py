@@ -35,7 +35,7 @@ class Checkpoints:
         manager writes them in the background. An error of it is raised by the next `save`, by `wait` or by `close`.
 
     Raises:
-      CheckpointError: an argument is out of range, or the folder cannot be made.
+      CheckpointError: an argument is out of range, the folder cannot be made, or it has steps of the other engine.
       MissingExtraError: the engine is not installed.
 
     >>> import declax as dx
@@ -120,7 +120,9 @@ class Checkpoints:
             metric of the best is missing.
         """
         if type(step) is not int or step < 0:
-            raise CheckpointError(str(self.folder), "a step must be an int of at least 0", got=repr(step))
+            raise CheckpointError(
+                str(self.folder), "a step must be an int of at least 0", got=repr(step), fix="int(step)"
+            )
         if step % self.every and not force:
             return False
         best = self._retention.best
@@ -161,8 +163,9 @@ class Checkpoints:
         self.wait()
         found = {"latest": self.latest, "best": self.best}.get(step) if isinstance(step, str) else step
         if found is None or found not in self.steps():
-            known = ", ".join(map(str, self.steps())) or "nothing"
-            raise CheckpointError(str(self.folder), f"there is no checkpoint {step!r}", expected=known)
+            known = ", ".join(map(str, self.steps()))
+            expected, got = (f"one of {known}", None) if known else (None, "a folder without checkpoints")
+            raise CheckpointError(str(self.folder), f"there is no checkpoint {step!r}", expected=expected, got=got)
         return load(
             self.path(found),
             into,

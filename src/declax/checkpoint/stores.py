@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, remove_folder, remove_rests
 from declax.checkpoint.manifest import NAME, Manifest, read_manifest
+from declax.checkpoint.orbax_engine import is_of_orbax
 from declax.checkpoint.saving import Progress, save
 from declax.config.specs import Spec
 from declax.errors import CheckpointError
@@ -87,6 +88,12 @@ class Store(Protocol):
         ...
 
 
+def other_engine(folder: object, engine: str) -> CheckpointError:
+    """The error of a folder with the steps of another engine: the two would not see the steps of each other."""
+    fix = f'dx.Checkpoints({str(folder)!r}, engine="{engine}")'
+    return CheckpointError(str(folder), f'the folder has steps of engine="{engine}"', fix=fix)
+
+
 _NAME: Final = re.compile(r"step_(\d{10,})")
 
 
@@ -99,6 +106,8 @@ class FolderStore:
         self._claim: Claim | None = None
         with naming(self._folder, "created"):
             self._folder.mkdir(parents=True, exist_ok=True)
+        if any(entry.name.isdecimal() and is_of_orbax(entry) for entry in self._folder.iterdir()):
+            raise other_engine(self._folder, "orbax")
 
     def path(self, step: int) -> Path:
         """The folder of a step."""
