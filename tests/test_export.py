@@ -169,7 +169,7 @@ def test_weights_that_the_manifest_leaves_out(net, tmp_path):
     table = json.loads(path.read_text())
     del table["sha256"]["weights.safetensors"]
     path.write_text(json.dumps(table))
-    with pytest.raises(CheckpointError, match=r"the weight '.*' of the program is missing"):
+    with pytest.raises(CheckpointError, match=r"the weights do not fit the program(.|\n)*no weight '"):
         dx.load_exported(tmp_path / "net")
 
 
@@ -194,6 +194,22 @@ def test_calls_that_do_not_fit_the_program(net):
         program(X)
 
 
+def test_weights_that_do_not_fit_are_not_saved(net, tmp_path):
+    pytest.importorskip("flatbuffers")
+    program = dx.export(net, X)
+    whole = dict(program.weights)
+    for weights, text in [
+        ({**whole, "down.bias": jnp.ones(4)}, "'down.bias' of shape (4,) and dtype float32, not ("),
+        ({**whole, "bias": jnp.ones(4)}, "weight 'bias', which the program does not have"),
+        ({}, "no weight '"),
+    ]:
+        program.weights = weights
+        with pytest.raises(TransformError, match="the weights do not fit the program") as caught:
+            program.save(tmp_path / "net")
+        assert text in str(caught.value.got)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_results_of_other_classes_stay_in_this_process(net, tmp_path):
     pytest.importorskip("flatbuffers")
 
@@ -212,6 +228,9 @@ def test_what_cannot_be_exported(net):
         dx.export(lambda net, x: net(x), net, X)
     with pytest.raises(TransformError, match="weights are inputs of the program, or constants in it"):
         dx.export(net, X, weights="files")  # type: ignore[arg-type]  # which is what is tested
+    for platforms in ("cpu", ["gpu"]):
+        with pytest.raises(TransformError, match="export, platforms: there is no such platform"):
+            dx.export(net, X, platforms=platforms)
     with pytest.raises(TransformError, match=r"export: .* of the model is abstract"):
         dx.export(dx.as_abstract(net), X)
     net.train()

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -86,9 +86,13 @@ class ExportedProgram:
         Raises:
           CheckpointError: the folder exists, or cannot be written.
           MissingExtraError: flatbuffers is not installed.
-          TransformError: arguments or results contain classes; a file describes tuples, lists and dicts of arrays.
+          TransformError: arguments or results contain classes; a file describes tuples, lists and dicts of arrays. Or
+            the weights do not fit the program.
         """
         folder = Path(folder)
+        misfit = _misfit_of(self.exported, self.weights)
+        if misfit is not None:
+            raise TransformError("ExportedProgram.save", "the weights do not fit the program", got=misfit)
         if os.path.lexists(folder):
             raise CheckpointError(str(folder), "the folder exists", fix="another name, or remove the folder first")
         content = _serialized(self.exported)
@@ -142,8 +146,8 @@ def export(
       The program, which can be called and saved.
 
     Raises:
-      TransformError: an example contains a model, the model is abstract, or the function changes its models or returns
-        one.
+      TransformError: an example contains a model, the model is abstract, the function changes its models or returns
+        one, or there is no such platform.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -158,6 +162,8 @@ def export(
     if weights not in ("inputs", "constants"):
         problem = "weights are inputs of the program, or constants in it"
         raise TransformError("export, weights", problem, expected='"inputs" or "constants"', got=repr(weights))
+    if isinstance(platforms, str):
+        raise _platform_error(platforms)
     if any(map(is_root, jax.tree.leaves(examples, is_leaf=is_root))):
         raise TransformError(
             "export",
@@ -179,8 +185,19 @@ def export(
         return run([*(values | weights).values(), *jax.tree.leaves(args)])
 
     program.__name__ = getattr(function, "__name__", type(function).__name__)
-    exported = jax.export.export(jax.jit(program), platforms=platforms)(chosen, *specs)
+    try:
+        exported = jax.export.export(jax.jit(program), platforms=platforms)(chosen, *specs)
+    except RuntimeError as error:
+        if not str(error).startswith("Unknown backend"):
+            raise
+        raise _platform_error(platforms) from error
     return ExportedProgram(exported, chosen)
+
+
+def _platform_error(platforms: object) -> TransformError:
+    return TransformError(
+        "export, platforms", "there is no such platform", expected='such as ("cpu", "cuda", "tpu")', got=repr(platforms)
+    )
 
 
 def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
@@ -209,11 +226,24 @@ def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
     with naming(folder / PROGRAM, "read"):
         exported = jax.export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
     stored = map_tensors(folder / WEIGHTS) if WEIGHTS in manifest["sha256"] else {}
+    misfit = _misfit_of(exported, stored)
+    if misfit is not None:
+        raise CheckpointError(str(folder / WEIGHTS), "the weights do not fit the program", got=misfit)
+    return ExportedProgram(exported, {name: jnp.array(array) for name, array in stored.items()})
+
+
+def _misfit_of(exported: jax.export.Exported, weights: Mapping[str, Any]) -> str | None:
+    """The first weight that is not as the program takes it; None if all are."""
     (expected, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-    missing = [name for name in expected if name not in stored]
-    if missing:
-        raise CheckpointError(str(folder), f"the weight {missing[0]!r} of the program is missing", expected=WEIGHTS)
-    return ExportedProgram(exported, {name: jnp.array(stored[name]) for name in expected})
+    for name in {**expected, **weights}:
+        if name not in weights:
+            return f"no weight {name!r}"
+        if name not in expected:
+            return f"weight {name!r}, which the program does not have"
+        found, aval = weights[name], expected[name]
+        if (tuple(found.shape), found.dtype) != (aval.shape, aval.dtype):
+            return f"{name!r} of shape {tuple(found.shape)} and dtype {found.dtype}, not {aval.shape} and {aval.dtype}"
+    return None
 
 
 def _manifest_of(folder: Path) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def test_saving_is_strict(tmp_path):
         dx.save_weights(model, file, map={"a": "kernel"} | {("a", "b"): w.concatenate("bias", axis=0)})
     with pytest.raises(WeightsError, match="save_weights: the model is abstract"):
         dx.save_weights(dx.as_abstract(model), file)
-    with pytest.raises(WeightsError, match=r"m\.bin does not have a format that declax reads"):
+    with pytest.raises(WeightsError, match=r"m\.bin does not have a format that declax writes"):
         dx.save_weights(model, tmp_path / "m.bin")
     with pytest.raises(WeightsError, match=r"save_weights: \.npz files cannot hold 'kernel'"):
         dx.save_weights(dx.Linear(2, 2, param_dtype=jnp.bfloat16, rngs=dx.Rngs(0)), tmp_path / "m.npz", only=KERNEL)
@@ -417,10 +417,23 @@ def test_several_files_or_none(failing, tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
         return real(path, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(CheckpointError, match="Input/output error"):
-        dx.save_weights(Stack(rngs=dx.Rngs(0)), tmp_path / "model.safetensors", map=MAP, max_file_size=150)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            dx.save_weights(Stack(rngs=dx.Rngs(0)), tmp_path / "model.safetensors", map=MAP, max_file_size=150)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.npz"])
+def test_a_file_system_that_cannot_be_written_to(name, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    for call in ("open", "unlink"):
+        monkeypatch.setattr(Path, call, refuse)
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(CheckpointError, match="Read-only file system"):
+        dx.save_weights(Stack(rngs=dx.Rngs(0)), tmp_path / name)
 
 
 def test_arguments_of_wrong_types(tmp_path):
@@ -445,6 +458,10 @@ def test_arguments_of_wrong_types(tmp_path):
 
 def test_files_that_are_not_read(tmp_path):
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
+    for name in ("pytorch_model.bin", "folder"):
+        with pytest.raises(CheckpointError, match="the file cannot be opened"):
+            dx.load_weights(model, tmp_path / name)
+    (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(WeightsError, match=r"pytorch_model\.bin does not have a format that declax reads"):
         dx.load_weights(model, tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="the folder has no safetensors file"):
@@ -459,6 +476,20 @@ def test_files_that_are_not_read(tmp_path):
     np.savez(tmp_path / "objects.npz", kernel=np.array([{}]), bias=np.zeros(2, np.float32))
     report = dx.load_weights(model, tmp_path / "objects.npz", dry_run=True)
     assert "kernel: expected shape (2, 2) and dtype float32, got shape (1,) and dtype object" in str(report)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_in_an_npz_file_is_found_before_the_model_changes(save, tmp_path):
+    model = dx.Linear(200, 200, rngs=dx.Rngs(0))
+    kernel = model.kernel.value
+    array = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
+    save(tmp_path / "model.npz", bias=np.zeros(200, np.float32), kernel=array)
+    content = bytearray((tmp_path / "model.npz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (tmp_path / "model.npz").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"model\.npz is not a valid \.npz file"):
+        dx.load_weights(model, tmp_path / "model.npz")
+    assert model.kernel.value is kernel
 
 
 def test_shardings_are_kept(tmp_path):

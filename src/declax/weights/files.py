@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import zipfile
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,14 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     if path.suffix == ".npz":
         return _read_npz(path)
     if not path.is_dir() and not path.name.endswith((".safetensors", INDEX_SUFFIX)):
-        raise _unknown_format("load_weights", path)
+        with open_regular(path):  # a missing file is reported as such
+            raise WeightsError(
+                "load_weights",
+                f"{path.name} does not have a format that declax reads",
+                expected="a .safetensors or .npz file, a .safetensors.index.json file, or a folder with one of them",
+                why="pickles, such as .bin and .pt files, can execute code",
+                fix='safetensors.torch.save_file(torch.load("model.pt", weights_only=True), "model.safetensors")',
+            )
     files = tensor_files(path)
     mapped = {file: map_tensors(file) for file in set(files.values())}
     return {name: mapped[file][name] for name, file in files.items()}
@@ -44,7 +52,12 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any], max_fi
     """
     path = Path(path)
     if path.suffix not in (".safetensors", ".npz"):
-        raise _unknown_format("save_weights", path)
+        raise WeightsError(
+            "save_weights",
+            f"{path.name} does not have a format that declax writes",
+            expected="a .safetensors or .npz file",
+            fix=f'dx.save_weights(model, "{path.stem}.safetensors")',
+        )
     groups = [dict(arrays)] if max_file_size is None else _groups(path, arrays, max_file_size)
     count = len(groups)
     names = [f"{path.stem}-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
@@ -82,12 +95,16 @@ def _all_or_none() -> Generator[Callable[[Path], Path], None, None]:
                 written.rename(path)
             done.append(path)
     except BaseException:
-        for path in done:
-            path.unlink(missing_ok=True)
+        _remove(done)
         raise
     finally:
-        for written in temporary.values():
-            written.unlink(missing_ok=True)
+        _remove(temporary.values())
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):  # the error of writing is the one that counts
+            file.unlink(missing_ok=True)
 
 
 def _groups(path: Path, arrays: Mapping[str, Any], max_file_size: Any) -> list[dict[str, Any]]:
@@ -131,16 +148,6 @@ def _write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _unknown_format(where: str, path: Path) -> WeightsError:
-    return WeightsError(
-        where,
-        f"{path.name} does not have a format that declax reads",
-        expected="a .safetensors or .npz file, a .safetensors.index.json file, or a folder with one of them",
-        why="pickles, such as .bin and .pt files, can execute code",
-        fix='safetensors.torch.save_file(torch.load("model.pt", weights_only=True), "model.safetensors")',
-    )
-
-
 class _NpzArray:
     """An array of an `.npz` file, of which only the header was read."""
 
@@ -151,21 +158,30 @@ class _NpzArray:
         self.dtype = dtype
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
+        with _reading_npz(self._path) as archive, archive.open(self._member) as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+            file.read()  # the digest is compared at the end
+        return found
 
 
 def _read_npz(path: Path) -> dict[str, _NpzArray]:
     found = {}
+    with _reading_npz(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                is_old = np.lib.format.read_magic(file) == (1, 0)
+                read = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+            found[member.removesuffix(".npy")] = _NpzArray(path, member, shape, dtype)
+    return found
+
+
+@contextmanager
+def _reading_npz(path: Path) -> Generator[zipfile.ZipFile, None, None]:
+    """The archive of a file, with the file in errors."""
     with open_regular(path) as opened, naming(path, "read"):
         try:
             with zipfile.ZipFile(opened) as archive:
-                for member in archive.namelist():
-                    with archive.open(member) as file:
-                        is_old = np.lib.format.read_magic(file) == (1, 0)
-                        read = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
-                        shape, _, dtype = read(file)
-                    found[member.removesuffix(".npy")] = _NpzArray(path, member, shape, dtype)
-        except (ValueError, zipfile.BadZipFile) as error:
+                yield archive
+        except (ValueError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
             raise WeightsError("load_weights", f"{path} is not a valid .npz file", got=str(error)[:200]) from error
-    return found
