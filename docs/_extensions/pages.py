@@ -13,7 +13,6 @@ import nbformat
 from sphinx.application import Sphinx
 
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
-INSTALL = '%pip install -q "declax[examples]"'
 
 
 def read_source(app: Sphinx, page: str, content: list[str]) -> None:
@@ -79,10 +78,11 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         return
     folder = Path(app.outdir, "notebooks")
     folder.mkdir(exist_ok=True)
+    install = f'%pip install -q "declax[examples] @ git+{app.config.repository}"'
     for page in app.env.found_docs:
         if is_tutorial(app, page):
             notebook = jupytext.read(app.env.doc2path(page), fmt="py:percent")
-            notebook.cells.insert(0, nbformat.v4.new_code_cell(INSTALL))
+            notebook.cells.insert(0, nbformat.v4.new_code_cell(install))
             nbformat.write(notebook, folder / f"{posixpath.basename(page)}.ipynb")
 
 
