@@ -2,7 +2,9 @@
 
 import dataclasses
 import gc
+import statistics
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -55,21 +57,47 @@ def large(blocks: int = 32, dim: int = 4096, hidden: int = 11008) -> dx.Spec[dx.
     return dx.spec(dx.Sequential, embed, *[layer] * blocks, dx.spec(dx.Linear, dim, 32_000, use_bias=False))
 
 
+def by_hand(key: jax.Array, tokens: jax.Array, blocks: int = 32, dim: int = 4096, hidden: int = 11008) -> jax.Array:
+    """The program of `large`, parameters included, in plain JAX."""
+    draw = jax.nn.initializers.lecun_normal()
+
+    def linear(x: jax.Array, size: int) -> jax.Array:
+        return x @ draw(key, (x.shape[-1], size))
+
+    def norm(x: jax.Array) -> jax.Array:
+        return jax.nn.standardize(x, epsilon=1e-6) * jnp.ones(dim) + jnp.zeros(dim)
+
+    x = draw(key, (32_000, dim))[tokens]
+    for _ in range(blocks):
+        y = norm(x + linear(jax.nn.softmax(linear(x, dim) @ linear(x, dim).T) @ linear(x, dim), dim))
+        x = x + linear(jax.nn.silu(linear(y, hidden)) * linear(y, hidden), dim)
+    return linear(x, 32_000)
+
+
+def seconds_of_a_first_call(work: Callable[[], object]) -> float:
+    """Of the processor: other programs do not count."""
+    jax.clear_caches()
+    gc.collect()
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 @pytest.mark.slow
 @pytest.mark.timed
-def test_seven_billion_parameters_in_two_seconds():
+def test_seven_billion_parameters_take_a_few_traces_of_the_program():
+    """The bar is two seconds. The unit is what plain JAX takes to trace the program: 0.2 s where this took 0.35 s."""
     before = len(jax.live_arrays())
-    taken = []
-    for _ in range(2):
-        jax.clear_caches()  # as in the first call of a program
-        gc.collect()
-        start = time.process_time()  # other work of the machine does not count
-        found = large().summary(jax.ShapeDtypeStruct((128,), jnp.int32))
-        taken.append(time.process_time() - start)
+    tokens = jax.ShapeDtypeStruct((128,), jnp.int32)
+    found = large().summary(tokens)
     assert found.count("Param") == 2 * 32_000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096)
     assert found.output.shape == (128, 32_000)
     assert len(jax.live_arrays()) - before < 10  # nothing of the model is there
-    assert min(taken) < 2
+    ratios = []
+    for _ in range(3):
+        unit = seconds_of_a_first_call(lambda: jax.eval_shape(by_hand, jax.random.key(0), tokens))
+        ratios.append(seconds_of_a_first_call(lambda: large().summary(tokens)) / unit)
+    assert statistics.median(ratios) < 4
 
 
 def test_sizes_by_kind_and_dtype_and_the_table():
