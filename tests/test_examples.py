@@ -50,6 +50,7 @@ def of(*names: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("module", names, indirect=True)
 
 
+@pytest.mark.sampled(2)
 @of(pytest.param("resnet", marks=pytest.mark.slow), "vae", "lstm", "gan", "ensemble")
 def test_a_short_run_says_that_it_does_not_suffice(
     module: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path

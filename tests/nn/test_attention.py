@@ -15,6 +15,8 @@ import declax as dx
 from declax.errors import LayerError
 from declax.nn import dot_product_attention_weights
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def make(library: Any = dx, **options: Any) -> Any:
     return library.MultiHeadAttention(4, 16, **{"decode": False, "rngs": library.Rngs(3), **options})

@@ -15,7 +15,7 @@ from declax.initializers import normal as normal_init
 from declax.nn import Conv, ConvTranspose
 from declax.nn.dtypes import promote_dtype
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(3)
 
 NOISE = normal_init(1.0)
 

@@ -11,6 +11,8 @@ import pytest
 
 import declax as dx
 
+pytestmark = pytest.mark.sampled(3)
+
 NOISE = {"scale_init": dx.initializers.normal(1.0)}
 BOTH = {**NOISE, "bias_init": dx.initializers.normal(1.0)}
 

@@ -9,6 +9,8 @@ import pytest
 
 import declax as dx
 
+pytestmark = pytest.mark.sampled(3)
+
 NOISE = {"bias_init": dx.initializers.normal(1.0)}
 
 

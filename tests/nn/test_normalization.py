@@ -14,7 +14,7 @@ from declax.initializers import normal as normal_init
 from declax.nn import BatchNorm, LayerNorm
 from declax.nn.dtypes import promote_dtype
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(3)
 
 NOISE = {"scale_init": normal_init(1.0), "bias_init": normal_init(1.0)}
 SHAPES = st.lists(st.integers(2, 3), min_size=1, max_size=2)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from declax import errors
 from declax.nn import pooling
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(3)
 
 
 def windows(

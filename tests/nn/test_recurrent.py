@@ -13,6 +13,8 @@ from jax.test_util import check_grads
 
 import declax as dx
 
+pytestmark = pytest.mark.sampled(3)
+
 CELLS = ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell"]
 LENGTHS = jnp.array([2, 5, 0])
 

@@ -13,6 +13,8 @@ from jax.test_util import check_grads
 
 import declax as dx
 
+pytestmark = pytest.mark.sampled(3)
+
 X = jax.random.normal(jax.random.key(1), (5, 3))
 
 
