@@ -110,6 +110,40 @@ def test_a_second_process_gets_an_error(tmp_path):
     assert checkpoints.steps() == [0]
 
 
+def test_two_processes_that_save_one_path(tmp_path):
+    program = (
+        "import sys, numpy as np, declax as dx\n"
+        "number = int(sys.argv[2])\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "try:\n    dx.save(sys.argv[1], {'a': {'w': np.full(100_000, number)}, 'number': number})\n"
+        "except dx.CheckpointError as error:\n    print(error)\n"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, tmp_path / "c", str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = [child.communicate(timeout=60)[0] for child in children]
+    (winner,) = [number for number, output in enumerate(outputs) if not output]
+    assert "the path exists already" in outputs[1 - winner]
+    found = dx.load(tmp_path / "c")
+    assert found["number"] == winner
+    assert (found["a"]["w"] == winner).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
 def test_threads_that_save_one_path(tmp_path):
     outcomes: list[int | CheckpointError] = []
     barrier = threading.Barrier(8)
