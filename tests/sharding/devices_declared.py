@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +76,13 @@ def test_a_declared_variable_is_made_where_it_belongs(mesh):
         model = make()
     check(model, mesh)
     check_equal(model, alone)
+
+
+def test_the_page_shows_where_a_kernel_is(capsys):
+    with jax.set_mesh(MESH), dx.sharding_rules(RULES):
+        jax.debug.visualize_array_sharding(make().up.value, use_color=False)
+    page = Path(__file__).parents[2] / "docs" / "parallel.md"
+    assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 
 def test_annotations_have_no_effect_without_a_mesh():
@@ -415,6 +424,37 @@ def test_moments_have_the_sharding_of_their_parameters(mesh, jit):
     for moment in (optimizer.opt_state[0].mu, optimizer.opt_state[0].nu):
         for name in EXPECTED:
             assert moment[name].value.sharding.is_equivalent_to(getattr(model, name).value.sharding, 2)
+
+
+@both
+@pytest.mark.parametrize("jit", [None, jax.jit, dx.jit], ids=["eager", "jax", "declax"])
+@pytest.mark.parametrize("names", [None, ("embed", "mlp")], ids=["by hand", "declared"])
+@pytest.mark.parametrize("is_within", [True, False], ids=["under the mesh", "without"])
+def test_moments_of_a_parameter_that_lies_on_a_mesh(mesh, jit, names, is_within):
+    """Without a mesh of the context names say nothing; nor do they of an array that was split by hand."""
+
+    def adam(model):
+        return dx.Optimizer(model, optax.adam(1e-3))
+
+    layer = dx.Linear(8, 16, kernel_metadata={"out_sharding": names}, rngs=dx.Rngs(0))
+    place = NamedSharding(mesh, P(None, "model"))
+    layer.kernel.value = jax.device_put(layer.kernel.value, place)
+    layer.bias.value = jax.device_put(layer.bias.value, NamedSharding(mesh, P()))
+    with jax.set_mesh(mesh) if is_within else contextlib.nullcontext(), dx.sharding_rules(RULES):
+        optimizer = adam(layer) if jit is None else jit(adam)(layer)
+    for moment in (optimizer.opt_state[0].mu, optimizer.opt_state[0].nu):
+        assert moment["kernel"].value.sharding.is_equivalent_to(place, 2)
+        assert not moment["kernel"].value.any()
+
+
+def test_optimizers_of_an_ensemble_have_the_sharding_of_its_parameters():
+    make = dx.vmap(lambda rngs: dx.Linear(8, 16, rngs=rngs))
+    place = NamedSharding(MESH, P("data", None, "model"))
+    ensemble = make(dx.Rngs(0).split(4))
+    dx.update(ensemble, jax.device_put(dx.state(ensemble), NamedSharding(MESH, P("data"))))
+    ensemble.kernel.value = jax.device_put(ensemble.kernel.value, place)
+    optimizers = dx.jit(dx.vmap(lambda model: dx.Optimizer(model, optax.adam(1e-3))))(ensemble)
+    assert optimizers.opt_state[0].mu["kernel"].value.sharding.is_equivalent_to(place, 3)
 
 
 def test_optimizer_sharding_replaces_that_of_the_parameter():

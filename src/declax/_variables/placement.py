@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.experimental.layout import Format
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from declax import _jax, errors
@@ -34,6 +35,7 @@ AxisRules: TypeAlias = Mapping[str, Any] | Iterable[tuple[str, Any]]
 make_spec: Callable[..., PartitionSpec] = PartitionSpec
 _constrain: Callable[..., Any] = jax.lax.with_sharding_constraint
 reshard: Callable[..., Any] = jax.sharding.reshard
+_alike: Callable[..., Any] = shard_alike
 
 
 # --- rules ------------------------------------------------------------------------
@@ -461,6 +463,14 @@ def within(old: jax.Array, new: Any) -> Any:
         return new
     is_elsewhere = is_committed(new) and new.sharding.device_set != old.sharding.device_set
     return new if is_elsewhere else jax.device_put(new, old.sharding)
+
+
+def alike(value: jax.Array, other: Any) -> jax.Array:
+    """A traced array that XLA splits as another, whose type does not say how, as on automatic axes."""
+    if not (isinstance(value, Tracer) and isinstance(other, Tracer)):
+        return value
+    is_manual = AxisType.Manual in jax.typeof(other).sharding.mesh.axis_types  # in a shard_map, which has split it
+    return value if is_manual else _alike(other, value)[1]
 
 
 def explicit_spec(value: jax.Array) -> PartitionSpec | None:

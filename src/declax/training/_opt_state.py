@@ -20,7 +20,7 @@ from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._typing import Path, PyTree
 from declax._variables.metadata import AXES, OPTIMIZER_AXES, Metadata
-from declax._variables.placement import placed
+from declax._variables.placement import alike, placed
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import branches_of
 
@@ -148,7 +148,7 @@ def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     its ``optimizer_sharding``, if any, is the sharding of the state.
     """
     sources = {
-        path: (getattr(value, "shape", None), None if leaf_def is None else _of_mirror(leaf_def[1]))
+        path: (value, None if leaf_def is None else _of_mirror(leaf_def[1]))
         for path, value, leaf_def in zip(
             parameters.paths, parameters.leaves, parameters.definition.leaf_defs, strict=True
         )
@@ -173,11 +173,14 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     if id(value) in taken:
         value = jnp.copy(value)  # else donating the model would delete the optimizer's state as well
     taken.add(id(value))
-    shape, metadata = sources.get(leaf.source, (None, None)) if leaf.source is not None else (None, None)
-    if metadata is None or shape != value.shape:
+    parameter, metadata = sources.get(leaf.source, (None, None)) if leaf.source is not None else (None, None)
+    if metadata is None or getattr(parameter, "shape", None) != value.shape:
         return OptArray(value)
+    unplaced = value
     if metadata.axes is not None:
         value = placed(errors.format_path(leaf.path), value, metadata)
+    if value is unplaced:
+        value = alike(value, parameter)
     return new_variable(OptVariable, value, metadata, _jax.current_trace())
 
 

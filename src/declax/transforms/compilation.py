@@ -48,7 +48,7 @@ from declax.transforms._engine.lift import (
     wait,
     with_refs,
 )
-from declax.transforms._engine.placement import place, shardings_of
+from declax.transforms._engine.placement import check_results, explain_shardings, place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
 from declax.transforms._engine.structure import (
     Mode,
@@ -60,6 +60,7 @@ from declax.transforms._engine.structure import (
     look_flat,
     name_of,
     named,
+    unless_deleted,
 )
 from declax.transforms._engine.tracing import written_leaves
 from declax.transforms.stages import Staged, Traced
@@ -466,11 +467,11 @@ class Donation:
     A later trace, for other shapes, returns the values of the donated leaves of the graph also where it sets none.
     """
 
-    __slots__ = ("_plain", "_values", "of_graph", "positions")
+    __slots__ = ("_values", "of_graph", "plain", "positions")
 
     def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
         self._values = values
-        self._plain = plain
+        self.plain = plain
         self.of_graph: set[int] = set()
         self.positions: tuple[int, ...] | None = None
 
@@ -492,7 +493,7 @@ class Donation:
     def choose(self, written: set[int]) -> None:
         """Donates those of the graph's leaves that are written."""
         self.of_graph |= self._values & written
-        self.positions = (*sorted(self.of_graph), *self._plain)
+        self.positions = (*sorted(self.of_graph), *self.plain)
 
 
 class Program:
@@ -503,7 +504,7 @@ class Program:
     `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
     """
 
-    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "run_fast")
+    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "_run", "_structure", "run_fast")
 
     def __init__(
         self,
@@ -515,6 +516,7 @@ class Program:
         placed: tuple[Labels, OutputGroups] | None,
         traces: Traces,
     ) -> None:
+        self._structure = structure
         self._donation = donation
         self._is_packed = placed is not None
         self._labels: Sequence[Any] = ()
@@ -522,10 +524,10 @@ class Program:
         run: Callable[..., Any] = _in_parts(function)
         if placed is not None:
             labels, groups = placed
-            run = in_groups(function, groups)
+            run = in_groups(function, groups, functools.partial(check_results, structure))
             shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
             self._options = {**options, **shardings}
-            self._labels = labels.values
+            self._labels = (*labels.values, *labels.plain)
 
         def flat(*leaves: Any) -> Any:
             traces.note(Trace.of(structure, leaves))
@@ -539,7 +541,9 @@ class Program:
         """Compiles the function, anew once it is known what it donates; JAX keeps its traces."""
         positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
-        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._jitted
+        donated = () if self._donation is None else self._donation.plain
+        self._run: Callable[..., Any] = unless_deleted(self._jitted, self._structure, donated)
+        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._run
 
     @property
     def name(self) -> str:
@@ -550,7 +554,7 @@ class Program:
         """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
         leaves = (*call.values, *call.plain)
         try:
-            result = self._apply(call, lambda jitted: jitted(*leaves))
+            result = self._apply(call, lambda: self._run(*leaves))
             outcome = self.outcome(result)
             self.wait_for_callbacks(outcome.plan, leaves, result)
         except BaseException as error:
@@ -561,28 +565,29 @@ class Program:
     def place(self, call: Call) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
         if self._is_packed:
-            place(call, shardings_of(call, self._labels, context_mesh()))
+            place(call, shardings_of(call, self._labels[: len(call.values)], context_mesh()))
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""
-        traced = self._apply(call, lambda jitted: jitted.trace(*call.values, *call.plain))
+        return self._apply(call, lambda: self._trace(call)[0])
+
+    def _apply(self, call: Call, use: Callable[[], Any]) -> Any:
+        """Uses JAX's function, after it was decided what to donate."""
+        try:
+            if (donation := self._donation) and donation.positions is None and not _is_jit_disabled():
+                donation.choose(set(written_leaves(call.structure, self._trace(call)[1])))
+                self._compile()
+            return use()
+        except Exception as error:
+            if self._is_packed:
+                explain_shardings(call, self._labels, self._options["out_shardings"][1], context_mesh(), error)
+            raise
+
+    def _trace(self, call: Call) -> tuple[Any, Plan]:
+        traced = self._jitted.trace(*call.values, *call.plain)
         plan = self.outcome(traced.out_info).plan
         plan.calls_back = calls_back(traced.jaxpr)
-        return traced
-
-    def _apply(self, call: Call, use: Callable[[Any], Any]) -> Any:
-        """Uses JAX's function, after it was decided what to donate."""
-        donation = self._donation
-        if donation is not None and donation.positions is None and not _is_jit_disabled():
-            donation.choose(self._written_by(call))
-            self._compile()
-        return use(self._jitted)
-
-    def _written_by(self, call: Call) -> set[int]:
-        traced = self._jitted.trace(*call.values, *call.plain)
-        outcome = self.outcome(traced.out_info)
-        outcome.plan.calls_back = calls_back(traced.jaxpr)
-        return set(written_leaves(call.structure, outcome.plan))
+        return traced, plan
 
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
         """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -16,7 +15,7 @@ from declax._variables.placement import context_mesh
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
-from declax.transforms._engine.placement import place, shardings_of
+from declax.transforms._engine.placement import cannot_split, check_splits, names_of_entry, place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode, named_leaves, names_of_outputs
 from declax.transforms._engine.tracing import checked_function
@@ -99,9 +98,7 @@ def shard_map(
                 labels.plain = [jax.typeof(value).sharding.spec for value in call.plain]
             check_refs(call, "shard_map", [not isinstance(leaf, Tracer) for leaf in (*call.values, *call.plain)])
             sizes = dict(found.shape)
-            for (where, value), spec in zip(named_leaves(call), (*labels.values, *labels.plain), strict=True):
-                if spec and not _can_split(spec, jax.numpy.shape(value), sizes):
-                    raise _cannot_split(where, spec, value, sizes)
+            check_splits(named_leaves(call), (*labels.values, *labels.plain), found)
             groups = specs.groups(labels, _REPLICATED, None)
             look = functools.partial(_check_results, call, labels, warned, sizes)
             body = in_groups(lifted(closure, call.structure, mode, labels), groups, look)
@@ -153,32 +150,6 @@ def _check_explicit(mesh: Mesh | AbstractMesh, axis_names: Set[str]) -> None:
         )
 
 
-def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
-    if len(spec) > len(shape):
-        return False
-    names = [_names_of(entry) for entry in spec]
-    return all(
-        sizes.keys() >= set(along) and size % math.prod(sizes[name] for name in along) == 0
-        for size, along in zip(shape, names, strict=False)
-    )
-
-
-def _cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[Any, int]) -> TransformError:
-    return TransformError(
-        where,
-        f"this cannot be split by {spec!r}",
-        expected="at most one entry for each dimension, with mesh axes whose sizes divide it",
-        got=f"{describe(value)}, on a mesh of {dict(sizes)}",
-        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for leaves that are not split",
-    )
-
-
-def _names_of(entry: Any) -> tuple[str, ...]:
-    if entry is None or isinstance(entry, str):
-        return () if entry is None else (entry,)
-    return tuple(entry) if isinstance(entry, tuple) else ()
-
-
 def _check_results(
     call: Call, labels: Labels, warned: set[str], sizes: Mapping[Any, int], plan: Plan, leaves: Sequence[Any]
 ) -> None:
@@ -187,8 +158,8 @@ def _check_results(
         warn_of_equal_draws("shard_map", call.structure, labels, plan, leaves, warned, call.values)
     for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
-            raise _cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
-        named = {name for entry in label for name in _names_of(entry)}
+            raise cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
+        named = {name for entry in label for name in names_of_entry(entry)}
         kind = getattr(jax.typeof(leaf), "manual_axis_type", None)  # where there is none, JAX says the same
         varying = sorted(set(getattr(kind, "varying", ())) - named)
         if varying:

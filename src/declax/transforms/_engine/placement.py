@@ -1,8 +1,9 @@
-"""Arrays of arguments, moved to where the shardings of a transform say."""
+"""Shardings of a transform: those that fit no array, and arrays of arguments that are moved to where they say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,132 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from declax._tree.epoch import committing
-from declax.transforms._engine.lift import Call, write
+from declax._variables.placement import AnyMesh, context_mesh, is_committed, sizes_of
+from declax.errors import TransformError, describe
+from declax.transforms._engine.lift import Call, Plan, write
+from declax.transforms._engine.structure import Structure, named_leaves, names_of_outputs
+
+
+def check_splits(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh: AnyMesh | None) -> None:
+    """Checks that specs and shardings can split the leaves of a transform, which have names; the mesh is for specs.
+
+    Raises:
+      TransformError: names the first leaf for which there is no mesh, or whose dimensions cannot be split.
+    """
+    for (where, value), label in zip(leaves, labels, strict=True):
+        if not isinstance(label, (PartitionSpec, NamedSharding)):
+            continue
+        spec, on = (label.spec, label.mesh) if isinstance(label, NamedSharding) else (label, mesh)
+        sizes = _mesh_sizes(where, spec, on)
+        for leaf in jax.tree.leaves(value):
+            if not _can_split(spec, jax.numpy.shape(leaf), sizes):
+                raise cannot_split(where, spec, leaf, sizes)
+
+
+def check_results(structure: Structure, plan: Plan, leaves: Sequence[Any]) -> None:
+    """Checks that `out_shardings` can split the results."""
+    assert plan.labels is not None  # the function has labels
+    check_splits(zip(names_of_outputs(structure, plan), leaves, strict=True), plan.labels, context_mesh())
+
+
+def explain_shardings(
+    call: Call, labels: Sequence[Any], results: Sequence[Any], mesh: AnyMesh | None, error: Exception
+) -> None:
+    """Raises an error that names the leaf, if JAX refused a sharding of an argument; or a spec of results.
+
+    Raises:
+      TransformError: from the error of JAX.
+    """
+    try:
+        check_splits(named_leaves(call), labels, mesh)
+        for label in results:
+            if isinstance(label, PartitionSpec):
+                _check_result_spec(label, mesh)
+        if "does not match the sharding" in str(error):
+            _check_places(named_leaves(call), labels, mesh)
+    except TransformError as found:
+        raise found from error
+
+
+def _check_places(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh: AnyMesh | None) -> None:
+    """Checks that arrays that are on a mesh are where `in_shardings` says, since JAX does not move these.
+
+    Raises:
+      TransformError: names the first that is elsewhere.
+    """
+    for (where, value), label in zip(leaves, labels, strict=True):
+        wanted = NamedSharding(mesh, label) if isinstance(label, PartitionSpec) and mesh is not None else label
+        if isinstance(wanted, Sharding) and is_committed(value) and _is_elsewhere(value, wanted):
+            raise TransformError(
+                where,
+                "this array is elsewhere on the mesh than in_shardings says",
+                expected=f"{label!r}",
+                got=f"{describe(value)}, split by {getattr(value.sharding, 'spec', value.sharding)!r}",
+                why="JAX moves arguments that are not committed to devices, and no others",
+                fix="dx.update(model, jax.device_put(dx.state(model), sharding))        # or dx.get_named_sharding",
+            )
+
+
+def _mesh_sizes(where: str, spec: PartitionSpec, mesh: AnyMesh | None) -> dict[str, int]:
+    """The sizes of the axes of the mesh for a spec, by name.
+
+    Raises:
+      TransformError: there is no mesh.
+    """
+    if mesh is not None:
+        return sizes_of(mesh)
+    raise TransformError(
+        where,
+        f"there is no mesh for {spec!r}",
+        expected="a NamedSharding, or a call under jax.set_mesh",
+        fix="with jax.set_mesh(mesh): ...",
+    )
+
+
+def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
+    """Checks that there is a mesh with the axes of a spec of `out_shardings`; JAX does before it has the results.
+
+    Raises:
+      TransformError: there is none.
+    """
+    sizes = _mesh_sizes("out_shardings", spec, mesh)
+    unknown = sorted({name for entry in spec for name in names_of_entry(entry)} - sizes.keys())
+    if unknown:
+        raise TransformError(
+            "out_shardings",
+            f"{unknown[0]!r} of {spec!r} is no axis of the mesh",
+            expected="axes of the mesh",
+            got=f"a mesh of {sizes}",
+            fix=f"jax.P({next(iter(sizes), None)!r})",
+        )
+
+
+def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
+    if len(spec) > len(shape):
+        return False
+    names = [names_of_entry(entry) for entry in spec]
+    return all(
+        sizes.keys() >= set(along) and size % math.prod(sizes[name] for name in along) == 0
+        for size, along in zip(shape, names, strict=False)
+    )
+
+
+def cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[Any, int]) -> TransformError:
+    """The error for a leaf that a spec cannot split on a mesh."""
+    return TransformError(
+        where,
+        f"this cannot be split by {spec!r}",
+        expected="at most one entry for each dimension, with mesh axes whose sizes divide it",
+        got=f"{describe(value)}, on a mesh of {dict(sizes)}",
+        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for leaves that are not split",
+    )
+
+
+def names_of_entry(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a spec."""
+    if entry is None or isinstance(entry, str):
+        return () if entry is None else (entry,)
+    return tuple(entry) if isinstance(entry, tuple) else ()
 
 
 def shardings_of(call: Call, labels: Sequence[Any], mesh: object) -> dict[int, Sharding]:

@@ -661,7 +661,7 @@ def explain(call: Call, error: BaseException) -> None:
     text = str(error)
     found: DeclaxError | None = None
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in text:
-        found = _deleted(call)
+        found = _deleted(deleted_leaves(call))
     elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(text):
         found = _donated_twice(call)
     elif isinstance(error, TypeError) and _REFUSED.search(text):
@@ -672,8 +672,7 @@ def explain(call: Call, error: BaseException) -> None:
         raise found from error
 
 
-def _deleted(call: Call) -> TransformError | None:
-    found = deleted_leaves(call)
+def _deleted(found: list[tuple[str, Any]]) -> TransformError | None:
     if not found:
         return None
     (name, leaf), *more = found
@@ -684,6 +683,30 @@ def _deleted(call: Call) -> TransformError | None:
         why="a function that donates it has taken it, or array.delete() was called",
         fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
     )
+
+
+def unless_deleted(function: Callable[..., Any], structure: Structure, donated: Sequence[int]) -> Callable[..., Any]:
+    """A compiled function that refuses arrays of a State which it has taken: on several devices, XLA crashes instead.
+
+    Args:
+      function: takes the leaves of a call.
+      structure: of the call.
+      donated: the positions of donated leaves.
+    """
+    if not donated:
+        return function
+
+    def run(*leaves: Any) -> Any:
+        first = leaves[donated[0]]
+        if isinstance(first, jax.Array) and not isinstance(first, Tracer) and len(first.devices()) > 1:
+            given = [(number, leaves[number]) for number in donated if isinstance(leaves[number], jax.Array)]
+            lost = [pair for pair in given if not isinstance(pair[1], Tracer) and pair[1].is_deleted()]
+            error = _deleted([(names_of_call(structure)[number], leaf) for number, leaf in lost])
+            if error is not None:
+                raise error
+        return function(*leaves)
+
+    return run
 
 
 def _donated_twice(call: Call) -> TransformError | None:
