@@ -252,7 +252,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             if output is not CONFLICT:
                 if outcome.plan.returns_refs:
                     output = with_refs(output, (*call.values, *call.plain))
-                program.place(call)
+                program.place(call, outcome.plan)
                 break
         return cast("R", output)
 
@@ -562,9 +562,9 @@ class Program:
             raise
         return outcome
 
-    def place(self, call: Call) -> None:
+    def place(self, call: Call, plan: Plan) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
-        if self._is_packed:
+        if self._is_packed and len(plan.changed) < len(call.values):
             place(call, shardings_of(call, self._labels[: len(call.values)], context_mesh()))
 
     def trace(self, call: Call) -> Any:
