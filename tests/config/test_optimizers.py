@@ -106,6 +106,12 @@ def test_what_data_cannot_say(kind):
         dx.spec_from_config(optax.GradientTransformation, {"kind": kind})
 
 
+@pytest.mark.parametrize("kind", ["adm", "Adam", "optax.adam"])
+def test_the_name_of_an_optimizer_is_suggested(kind):
+    with pytest.raises(dx.ConfigError, match="did you mean 'adam'"):
+        dx.spec_from_config(optax.GradientTransformation, {"kind": kind})
+
+
 def test_problems_are_typed():
     with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
         dx.spec_from_config(optax.GradientTransformation, {"kind": "adm"})

@@ -538,12 +538,17 @@ def test_what_fields_of_a_class_are_outside_of_class_bodies():
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("t: Any = dx.field(default=(dx.Sequential(),))", "t = (dx.defer(dx.Sequential)(...),)"),
-        ("t: tuple = (1, (dx.Sequential(),))", "t = (dx.defer(dx.Sequential)(...),)"),
-        ("t: dict = {'a': dx.Sequential()}", "t = {'a': dx.defer(dx.Sequential)(...)}"),
-        ("t: list = dx.static(default=[dx.Dropout(0.5)])", "t = [dx.Dropout(..., rngs=rngs)]"),
-        ("t: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))", "t = dx.Linear(..., rngs=rngs)"),
-        ("t = [dx.Linear(2, 2, rngs=dx.Rngs(0))]", "t = [dx.Linear(..., rngs=rngs)]"),
+        ("t: Any = dx.field(default=(dx.Sequential(),))", "t: Any = (dx.defer(dx.Sequential)(...),)"),
+        ("t: tuple = (1, (dx.Sequential(),))", "t: tuple = (dx.defer(dx.Sequential)(...),)"),
+        ("t: dict = {'a': dx.Sequential()}", "t: dict = {'a': dx.defer(dx.Sequential)(...)}"),
+        ("t: list = dx.static(default=[dx.Dropout(0.5)])", "t: list = [dx.Dropout(rate=0.5, rngs=rngs)]"),
+        (
+            "t: dx.Linear = dx.Linear(2, 2, rngs=dx.Rngs(0))",
+            "t: dx.Linear = dx.Linear(in_features=2, out_features=2, rngs=rngs)",
+        ),
+        ("t: dx.RoPE = dx.RoPE()", "t: dx.RoPE = dx.defer(dx.RoPE)()"),
+        ("t = dx.Sequential(dx.RoPE(theta=3.0), dim)", "dx.defer(dx.RoPE)(theta=3.0)"),
+        ("t = [dx.Linear(2, 2, rngs=dx.Rngs(0))]", "t = [dx.Linear(in_features=2, out_features=2, rngs=rngs)]"),
         ("t: dx.Param = dx.Param(1)", "t: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)"),
         ("t = (dx.Rngs(0),)", "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"),
     ],
@@ -825,7 +830,7 @@ def assign_item(whole):
         (append, "towers", "towers: list = dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))"),
         (assign_other, "up", "up: dx.Linear | dx.LayerNorm = dx.Linear(dim, 2, rngs=rngs)"),
         (assign_none, "up", "up: dx.Linear | None = dx.Linear(dim, 2, rngs=rngs)"),
-        (assign_number, "half", "half: int = (dim // 2)"),
+        (assign_number, "half", "half: int = dim // 2"),
         (assign_within, "pair", "pair: Pair = Pair(dim, rngs=rngs)"),
         (assign_item, "method", "method: list = ..."),
     ],
@@ -939,6 +944,8 @@ def test_what_post_init_assigns_is_made_again():
         "part = 1 if hidden[0] is None else 2",
         "part = 1 if (2 * hidden) is not None else 2",
         "part = (dx, hidden) is None",
+        "match (hidden, dx):\n        case (None, None): part = 1",
+        "match [dx, hidden[0]]:\n        case [x, y]: part = 1\n        case [x, None]: part = 2",
     ],
 )
 def test_an_expression_has_no_identity_of_its_value(line):

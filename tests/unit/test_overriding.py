@@ -227,3 +227,17 @@ def test_a_base_that_was_defined_again():
             wide = 2 * New.dim
 
     assert caught.value.fix == "define the bases again, in their order"
+
+
+def test_the_text_of_an_expression_names_the_base():
+    @dx.dataclass
+    class Sub(Left):
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+        gate = dx.Linear(Left.dim, 2 * Left.size, rngs=rngs)
+
+    assert repr(Sub.gate) == "dx.Linear(Base.dim, 2 * Base.size, rngs=rngs)"
+    sub = Sub(2, rngs=dx.Rngs(0))
+    sub.gate = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    with pytest.raises(errors.FieldError) as caught:
+        dx.replace(sub, rngs=dx.Rngs(0))
+    assert "gate: dx.Linear = dx.Linear(Base.dim, 2 * Base.size, rngs=rngs)" in str(caught.value)

@@ -251,7 +251,7 @@ def _check_defaults(cls: type) -> None:
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
-                fix=fix_of_shared(name, default, shared[0])
+                fix=fix_of_shared(f"{name}: {annotation_text(annotation)}", default, shared[0])
                 if shared
                 else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
             )

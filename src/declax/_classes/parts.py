@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from declax._classes.pytree import Pytree
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
-from declax._fields.sources import text_in_own_class
+from declax._fields.sources import declared_text
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 
 
@@ -74,4 +74,4 @@ def makes_data(value: Any) -> bool:
 
 def text_of_part(expression: Expression) -> str:
     """The call that makes a part, as the class body of the part writes it."""
-    return expression._pytree__source(text_in_own_class)
+    return declared_text(expression)

@@ -110,14 +110,18 @@ class BodyNames:
             return
         reads: list[tuple[_Span, str]] = []
         operand: _Span = (0, 0), (0, 0)  # of the last instruction
+        subject = pattern = operand  # of the last `match` over a sequence
         for instruction in dis.get_instructions(code):
             operation, span = instruction.opname, _span(instruction)
             if operation in _OF_CLASSES:
                 reads.append((span, instruction.argval))
             elif operation in _ATTRIBUTES and reads and reads[-1][0][0] == span[0]:
                 reads[-1] = span, f"{reads[-1][1]}.{instruction.argval}"
+            elif operation == "MATCH_SEQUENCE":
+                subject, pattern = operand if _names_in(operand, reads) else subject, span
             elif operation == "IS_OP" or operation.endswith("_NONE"):  # a jump, for `is None`
-                yield from _names_in(span if operation == "IS_OP" else operand, reads)
+                tested = span if operation == "IS_OP" else operand
+                yield from _names_in(subject if pattern[0] <= tested[0] < pattern[1] else tested, reads)
             operand = operand if operation in ("COPY", "NOP") else span
 
 

@@ -29,12 +29,11 @@ from declax._fields.sources import (
     Term,
     Write,
     argument_text,
-    bare,
     container_text,
+    declared_text,
     has_expression,
     items,
     operand_text,
-    text_in_own_class,
     text_of,
 )
 from declax.errors import ExpressionError, MissingAttributeError
@@ -59,7 +58,7 @@ class Expression(Term):
         frame = sys._getframe(1)  # errors and debuggers call it from functions, or from an evaluated "<string>"
         if is_class_body(frame) and not frame.f_code.co_name.startswith("<"):
             refuse(self, "repr()", f'dx.defer("{{!r}}".format)({text_of(self)})')
-        return bare(self, text_in_own_class) if class_body() is None else argument_text(self, text_of)
+        return declared_text(self) if class_body() is None else argument_text(self, text_of)
 
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):

@@ -18,7 +18,7 @@ from declax._fields.expressions import (
     Reference,
     Repeated,
 )
-from declax._fields.sources import CONTAINERS, Unmade, Write, entries, has_expression, rebuilt, text_in_own_class
+from declax._fields.sources import CONTAINERS, Unmade, Write, declared_text, entries, has_expression, rebuilt
 from declax.errors import ConstructionError, type_name
 
 
@@ -78,7 +78,7 @@ class DeclaredPart:
         return hash(self.expression)
 
     def __repr__(self) -> str:
-        return self.expression._pytree__source(text_in_own_class)
+        return declared_text(self.expression)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _part_at, (self.owner, self.steps)

@@ -111,6 +111,17 @@ def text_in_own_class(value: object) -> str:
     return _text(value, text_in_own_class)
 
 
+def declared_text(declared: Term) -> str:
+    """An expression as the class body that declares it writes it: names of bases with their class."""
+    owner = declared._pytree__owner
+
+    def write(value: object) -> str:
+        is_inherited = isinstance(value, Term) and owner is not None and value._pytree__owner not in (None, owner)
+        return text_of(value) if is_inherited else _text(value, write)
+
+    return bare(declared, write)
+
+
 def _text(value: Any, write: Write) -> str:
     if isinstance(value, Term):
         name = value._pytree__name

@@ -521,7 +521,7 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
-    hint = did_you_mean(tag, choices)
+    hint = did_you_mean(tag, choices) or did_you_mean(tag.rpartition(".")[2], choices)
     if hint is None:
         hint = "dx.register_kind, or extra=[...], adds a class or function"
     context.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
