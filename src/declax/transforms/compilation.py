@@ -542,7 +542,9 @@ class Program:
         positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
         donated = () if self._donation is None else self._donation.plain
-        self._run: Callable[..., Any] = unless_deleted(self._jitted, self._structure, donated)
+        self._run: Callable[..., Any] = self._jitted
+        if donated:
+            self._run = unless_deleted(self._jitted, self._structure, donated)
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._run
 
     @property

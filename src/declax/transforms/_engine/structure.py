@@ -691,10 +691,8 @@ def unless_deleted(function: Callable[..., Any], structure: Structure, donated: 
     Args:
       function: takes the leaves of a call.
       structure: of the call.
-      donated: the positions of donated leaves.
+      donated: the positions of donated leaves, of which there is one at least.
     """
-    if not donated:
-        return function
 
     def run(*leaves: Any) -> Any:
         first = leaves[donated[0]]
