@@ -27,6 +27,15 @@ def test_sizes_and_axes_of_a_general_layer_are_tuples(nnx, sizes, axis):
     assert [layer.in_features, layer.out_features, layer.axis] == wanted
 
 
+def test_a_class_makes_the_product_of_a_general_layer(nnx):
+    def doubled(*args, **options):
+        return 2.0 * jax.lax.dot_general(*args, **options)
+
+    layer = nnx.LinearGeneral(2, 3, dot_general_cls=lambda: doubled, rngs=nnx.Rngs(0))
+    x = jnp.ones((1, 2))
+    np.testing.assert_array_equal(layer(x), 2.0 * (x @ layer.kernel[...]))
+
+
 def test_a_clone_with_its_own_arrays_can_be_donated(nnx):
     class Pair(nnx.Module):
         def __init__(self, rngs):

@@ -74,6 +74,7 @@ class LinearGeneral(Module):
       precision: numerical precision of the product, as `jax.lax.Precision`.
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
       dot_general: replaces `jax.lax.dot_general`.
+      dot_general_cls: makes the function that replaces it, in each call.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.
       kernel_metadata: metadata of the kernel.
@@ -104,6 +105,7 @@ class LinearGeneral(Module):
     precision: PrecisionLike = field(default=None)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     dot_general: Callable[..., jax.Array] | None = field(default=None)
+    dot_general_cls: Callable[[], Callable[..., jax.Array]] | None = field(default=None)
     preferred_element_type: Dtype | None = static(default=None)
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
@@ -156,7 +158,8 @@ class LinearGeneral(Module):
         batch = tuple(range(len(self.batch_axis)))
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         contract = ((axes, tuple(range(len(batch), len(batch) + len(axes)))), (batch, batch))
-        y = (self.dot_general or lax.dot_general)(x, kernel, contract, precision=self.precision, **options)
+        product = self.dot_general_cls() if self.dot_general_cls else self.dot_general or lax.dot_general
+        y = product(x, kernel, contract, precision=self.precision, **options)
         if bias is None:
             return y
         outputs = sizes_of(self.out_features)
