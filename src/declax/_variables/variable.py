@@ -134,8 +134,8 @@ class Variable(ArrayOperators, Generic[T]):
             name = f"on_{direction}_value"
             hook = None if name in declared else getattr(cls, name, None)
             setattr(cls, f"_{direction}_hook", hook and staticmethod(hook))  # called as hooks are: (variable, value)
-        cls._index_get = _takes_index(cls.get_value)
-        cls._index_set = _takes_index(cls.set_value)
+        cls._index_get = cls.get_value is Variable.get_value or _takes_index(cls.get_value)
+        cls._index_set = cls.set_value is Variable.set_value or _takes_index(cls.set_value)
         cls._sets_by_value = "value" not in cls.__dict__ and cls._sets_by_value
         cls._sets_plainly = cls.set_value is Variable.set_value and cls._set_hook is None
         if cls._sets_by_value and (cls.get_value is not Variable.get_value or cls._get_hook is not None):
