@@ -141,7 +141,7 @@ def train(run: Run) -> float:
 
 accuracy = train(run)
 print(f"accuracy {accuracy:.1%}")
-assert accuracy > 0.85
+assert accuracy > 0.8
 
 # %% [markdown]
 # ## The command line
@@ -179,7 +179,7 @@ for each in dx.cli(Run, words, default=file, sweep=True):
     results[each.name] = train(each.config)
     print(f"{results[each.name]:.1%}  {each.name}  {each.spec.fingerprint()[:8]}")
 assert len(results) == 6
-assert max(results.values()) > 0.88
+assert max(results.values()) > 0.8
 
 # %% [markdown]
 # A *fingerprint* identifies a configuration. It is the same in every process, however the values were given, so it can
