@@ -175,6 +175,22 @@ def test_a_failing_call_leaves_everything_as_it_was(call, overwrite, tmp_path, m
     assert failed or (overwrite and call in ("rename", "mkdir"))
 
 
+def test_a_file_that_cannot_grow(tmp_path):
+    dx.save(tmp_path / "c", items(1.0))
+    before = contents(tmp_path / "c")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))  # the system writes a part, and then refuses
+    try:
+        for name, overwrite in (("c", True), ("d", False)):
+            with pytest.raises(CheckpointError, match="File too large") as caught:
+                dx.save(tmp_path / name, {"a": np.ones(50_000)}, overwrite=overwrite)
+            assert str(tmp_path) in str(caught.value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert contents(tmp_path / "c") == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
 # --- hostile manifests --------------------------------------------------------------------
 
 

@@ -413,6 +413,15 @@ def test_numbers_texts_and_arrays_must_agree(tmp_path):
         dx.load(tmp_path / "c", into={"t": {"a": 1.0, "n": "3", "s": jnp.ones(())}})
 
 
+def test_an_abstract_target_of_64_bits(tmp_path):
+    dx.save(tmp_path / "c", {"a": np.full(2, 0.1), "keys": jax.random.key(3)})
+    abstract = {"a": jax.ShapeDtypeStruct((2,), np.float64), "keys": jax.eval_shape(lambda: jax.random.key(0))}
+    with pytest.raises(CheckpointError, match="expected a dtype that JAX has without jax_enable_x64"):
+        dx.load(tmp_path / "c", into=abstract)
+    assert dx.load(tmp_path / "c", into={"keys": abstract["keys"]})["keys"] == jax.random.key(3)
+    assert dx.load(tmp_path / "c", into={"a": np.zeros(2)})["a"].dtype == np.float64
+
+
 def test_nothing_is_written_if_one_item_cannot_be(tmp_path):
     @dx.dataclass(frozen=True)
     class Frozen(dx.Module):

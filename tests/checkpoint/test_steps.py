@@ -74,6 +74,9 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(CheckpointError, match=f"there is no checkpoint {step!r}"):
             checkpoints.load(step)
     assert checkpoints.steps() == [5]
+    with pytest.raises(CheckpointError, match="there is no checkpoint 'best'") as caught:
+        dx.Checkpoints(tmp_path).load("best")
+    assert 'best="loss"' in str(caught.value.fix)
 
 
 def test_a_second_writer_gets_an_error(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from declax._classes.pytree import Pytree
@@ -15,7 +16,7 @@ from declax._graph.nodes import walk_nodes
 from declax._graph.updating import ValueMismatch
 from declax._module.module import Module
 from declax._typing import Path
-from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, text_of
+from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, is_key, text_of
 from declax.checkpoint.manifest import LeafRecord
 from declax.config._reading.versions import version_of
 from declax.errors import CheckpointError, describe, suggest, type_name
@@ -128,16 +129,19 @@ def _misfit(stored: StoredLeaf, leaf: Leaf) -> tuple[str, str] | None:
     if kind and stored.record.kind and kind != stored.record.kind:
         return f"a {kind}", f"a {stored.record.kind}"
     found, like = stored.content, leaf.value
-    is_number = isinstance(found, (bool, int, float))
+    is_scalar = isinstance(found, (bool, int, float))
     if isinstance(like, SCALARS):
         fits = type(found) is type(like) or (not isinstance(like, str) and getattr(found, "shape", None) == ())
         return None if fits else (describe(like), _text_of(stored))
     if isinstance(found, SCALARS):  # a number that an array has replaced since, or the reverse
-        return None if is_number and tuple(like.shape) == () else (_shape_and_dtype(like), describe(found))
+        return None if is_scalar and tuple(like.shape) == () else (_shape_and_dtype(like), describe(found))
     if tuple(found.shape) != tuple(like.shape):
         return f"shape {tuple(like.shape)}", f"shape {tuple(found.shape)}"
     if stored.record.dtype != dtype_text(like) and not _are_keys(found, like):
         return f"dtype {dtype_text(like)}", f"dtype {stored.record.dtype}"
+    is_number = isinstance(like, jax.ShapeDtypeStruct) and not is_key(like)
+    if is_number and jax.dtypes.canonicalize_dtype(like.dtype) != like.dtype:
+        return "a dtype that JAX has without jax_enable_x64", f"dtype {stored.record.dtype}"
     return None
 
 

@@ -165,7 +165,11 @@ class Checkpoints:
         if found is None or found not in self.steps():
             known = ", ".join(map(str, self.steps()))
             expected, got = (f"one of {known}", None) if known else (None, "a folder without checkpoints")
-            raise CheckpointError(str(self.folder), f"there is no checkpoint {step!r}", expected=expected, got=got)
+            is_unnamed = step == "best" and self._retention.best is None
+            fix = f'dx.Checkpoints({str(self.folder)!r}, best="loss")        # the metric' if is_unnamed else None
+            raise CheckpointError(
+                str(self.folder), f"there is no checkpoint {step!r}", expected=expected, got=got, fix=fix
+            )
         return load(
             self.path(found),
             into,
