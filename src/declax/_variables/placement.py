@@ -467,7 +467,8 @@ def within(old: jax.Array, new: Any) -> Any:
 
 def alike(value: jax.Array, other: Any) -> jax.Array:
     """A traced array that XLA splits as another, whose type does not say how, as on automatic axes."""
-    if not (isinstance(value, Tracer) and isinstance(other, Tracer)):
+    is_placed_later = sharding_rules._current.get().otherwise == "later"  # by `init_sharded`, all arrays
+    if is_placed_later or not (isinstance(value, Tracer) and isinstance(other, Tracer)):
         return value
     is_manual = AxisType.Manual in jax.typeof(other).sharding.mesh.axis_types  # in a shard_map, which has split it
     return value if is_manual else _alike(other, value)[1]
