@@ -192,6 +192,20 @@ def test_shapes_that_do_not_fit(key: Any, value: Any, message: str) -> None:
         dx.dot_product_attention(jnp.ones((2, 5, 4, 8)), jnp.ones(key), jnp.ones(value))
 
 
+def test_masks_and_biases_broadcast_to_the_pairs(normal: Any) -> None:
+    x = normal(2, 5, 4, 8)
+    causal = jnp.tril(jnp.ones((5, 5)))
+    expected = dx.dot_product_attention(x, x, x, is_causal=True)
+    np.testing.assert_allclose(dx.dot_product_attention(x, x, x, mask=causal), expected, atol=1e-6)
+    np.testing.assert_allclose(dx.dot_product_attention(x, x, x, jnp.log(causal)), expected, atol=1e-6)
+    for name, shape in (("mask", (3, 5, 5)), ("bias", (2, 4, 5, 6)), ("mask", (1, 2, 4, 5, 5))):
+        text = rf"dot_product_attention\.{name}: '{name}' does not broadcast to \(\*batch, heads, queries, keys\)"
+        with pytest.raises(LayerError, match=text) as caught:
+            dx.dot_product_attention(x, x, x, **{name: jnp.ones(shape)})
+        assert str(shape) in str(caught.value.got)
+        assert "(2, 4, 5, 5)" in str(caught.value.expected)
+
+
 def test_what_is_missing_is_named(normal: Any) -> None:
     x = normal(2, 5, 16)
     with pytest.raises(

@@ -355,6 +355,15 @@ def test_one_example_has_no_batch_statistics():
     assert layer(jnp.ones(3), use_running_average=True).shape == (3,)
 
 
+@pytest.mark.parametrize(
+    "layer", [BatchNorm(3, axis_name="rows", rngs=Rngs(0)), LayerNorm(3, axis_name="rows", rngs=Rngs(0))]
+)
+def test_an_axis_name_that_no_transform_has(layer):
+    text = rf"{type(layer).__name__}\.axis_name: no transform around this call has the axis 'rows'"
+    with pytest.raises(LayerError, match=text):
+        layer(jnp.ones((2, 3)))
+
+
 def test_it_has_to_be_decided_which_statistics_to_use():
     layer = BatchNorm(3, use_running_average=None, rngs=Rngs(0))
     with pytest.raises(LayerError, match=r"BatchNorm.use_running_average: this flag is not set"):

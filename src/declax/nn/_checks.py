@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from declax import errors
@@ -67,6 +68,19 @@ def check_last_axis(
             got=errors.describe(inputs),
             why=f"{made}; {CHANNELS_LAST}" if is_first else made,
             fix=f"jnp.moveaxis({argument}, {other_axis}, -1)" if is_first else None,
+        )
+
+
+def check_broadcasts(where: str, argument: str, array: jax.Array, to: str, shape: tuple[int, ...]) -> None:
+    """Checks that an array broadcasts to a shape, which stays as it is."""
+    given = jnp.shape(array)
+    pairs = zip(reversed(given), reversed(shape), strict=False)
+    if len(given) > len(shape) or any(size not in (1, wanted) for size, wanted in pairs):
+        raise errors.LayerError(
+            where,
+            f"{argument!r} does not broadcast to {to}",
+            expected=f"a shape that broadcasts to {shape}",
+            got=errors.describe(array),
         )
 
 

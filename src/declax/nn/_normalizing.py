@@ -22,7 +22,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
-from declax.nn._checks import CHANNELS_LAST, field_of
+from declax.nn._checks import CHANNELS_LAST, check_broadcasts, field_of
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
@@ -65,15 +65,7 @@ class Scaling(Module):
     def _checked_mask(self, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
         if mask is None:
             return None
-        shape = jnp.shape(mask)
-        padded = (1,) * (x.ndim - len(shape)) + shape
-        if len(padded) != x.ndim or any(m not in (1, n) for m, n in zip(padded, x.shape, strict=True)):
-            raise errors.LayerError(
-                f"{errors.type_name(type(self))}.__call__",
-                "'mask' does not broadcast to 'x'",
-                expected=f"a shape that broadcasts to {x.shape}",
-                got=errors.describe(mask),
-            )
+        check_broadcasts(f"{errors.type_name(type(self))}.__call__", "mask", mask, "'x'", x.shape)
         return jnp.asarray(mask, bool)
 
     def _means(self, arrays: Sequence[jax.Array], axes: tuple[int, ...], mask: jax.Array | None) -> Sequence[jax.Array]:
@@ -81,7 +73,16 @@ class Scaling(Module):
         if self.axis_name is None:
             return local
         pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
-        return pmean(local, self.axis_name, axis_index_groups=self.axis_index_groups)
+        try:
+            return pmean(local, self.axis_name, axis_index_groups=self.axis_index_groups)
+        except NameError as error:
+            raise errors.LayerError(
+                field_of(self, "axis_name"),
+                f"no transform around this call has the axis {self.axis_name!r}",
+                expected=f"a call under vmap or shard_map with the axis name {self.axis_name!r}",
+                got=errors.describe(arrays[0]),
+                fix=f"dx.vmap(function, axis_name={self.axis_name!r}), or a layer without axis_name under jit alone",
+            ) from error
 
     def _normalize(
         self,

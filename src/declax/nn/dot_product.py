@@ -13,6 +13,7 @@ from declax._module.module import Module
 from declax._typing import Dtype, PrecisionLike
 from declax._variables.variable import Intermediate
 from declax.nn import dtypes
+from declax.nn._checks import check_broadcasts
 from declax.nn.masks import near_positions, of_one_segment
 from declax.nn.rope import RoPE
 
@@ -131,7 +132,8 @@ def dot_product_attention(
       Array of shape ``(*batch, queries, heads, value features)``.
 
     Raises:
-      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
+      LayerError: for arrays whose shapes do not fit each other, for a mask or bias that does not broadcast to the
+        pairs, and for dropout without a key.
 
     >>> import declax as dx
     >>> query, key, value = jnp.ones((2, 5, 8, 4)), jnp.ones((2, 6, 2, 4)), jnp.ones((2, 6, 2, 4))
@@ -204,16 +206,23 @@ def _fused(
 ) -> jax.Array:
     """JAX's attention, which takes one batch axis at most."""
     batch = query.shape[:-3]
+    pairs = (*batch, query.shape[-2], query.shape[-3], key.shape[-3])
 
     def flat(x: Any) -> Any:
         if x is None or len(batch) <= 1:
             return x
         return jnp.broadcast_to(x, (*batch, *x.shape[-3:])).reshape(math.prod(batch), *x.shape[-3:])
 
-    mask = None if mask is None else flat(mask.astype(bool))
+    def of_pairs(name: str, x: Any) -> Any:
+        if x is None:
+            return None
+        check_broadcasts(f"dot_product_attention.{name}", name, x, "(*batch, heads, queries, keys)", pairs)
+        return flat(x.reshape((1,) * (len(pairs) - x.ndim) + x.shape))
+
+    mask = None if mask is None else of_pairs("mask", mask.astype(bool))
     with jax.numpy_dtype_promotion("standard"):  # which JAX's function needs
         out: jax.Array = jax.nn.dot_product_attention(
-            flat(query), flat(key), flat(value), flat(bias), mask, is_causal=is_causal
+            flat(query), flat(key), flat(value), of_pairs("bias", bias), mask, is_causal=is_causal
         )
     return out.reshape(*query.shape[:-1], value.shape[-1])
 

@@ -131,8 +131,8 @@ class WeightNorm(Module):
         scale = self.scales[path]
         dtype = dtypes.canonicalize_dtype(weight, scale, dtype=self.dtype)
         along = [weight.shape[axis] if axis in features else 1 for axis in range(weight.ndim)]
-        unit, scale = dtypes.promote_dtype((unit, scale.reshape(along)))
-        return (unit * scale).astype(dtype)
+        with jax.numpy_dtype_promotion("standard"):  # a dtype that is given says what comes out
+            return (unit * scale.reshape(along)).astype(dtype)
 
 
 @dataclass
