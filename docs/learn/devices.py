@@ -37,7 +37,7 @@ assert jax.device_count() == 8
 # %%
 @dx.dataclass
 class Classifier(dx.Module):
-    hidden: int = dx.field(default=256)
+    hidden: int = dx.field(default=128)
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     up: dx.Param[jax.Array] = dx.variable(
@@ -124,7 +124,7 @@ model, optimizer = dx.init_sharded(make, mesh=mesh, rules=rules)
 print(model.up.out_sharding, "->", model.up.sharding.spec)
 jax.debug.visualize_array_sharding(model.up.value)
 jax.debug.visualize_array_sharding(model.down.value)
-assert model.up.addressable_shards[0].data.shape == (64, 128)
+assert model.up.addressable_shards[0].data.shape == (64, 64)
 
 # %% [markdown]
 # The columns of `up` and the rows of `down` are split between two groups of devices; the four devices of a group hold
