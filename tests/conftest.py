@@ -22,8 +22,6 @@ from hypothesis import HealthCheck, settings
 from declax._variables import registry
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# Each operation of a program would carry frames of pytest, which take a twentieth of the time of tests.
-jax.config.update("jax_include_full_tracebacks_in_locations", False)
 
 # Compiling with XLA and drawing module graphs are slow at the first example, which says nothing about a test.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}

@@ -35,14 +35,6 @@ class Net(dx.Module):
 X = jnp.ones((2, 4))
 
 
-@pytest.fixture(autouse=True)
-def locations_as_users_have_them():
-    with_frames = jax.config.jax_include_full_tracebacks_in_locations
-    jax.config.update("jax_include_full_tracebacks_in_locations", True)
-    yield
-    jax.config.update("jax_include_full_tracebacks_in_locations", with_frames)
-
-
 def scopes(function, *args, on=True):
     """The names of the operations of a lowered program."""
     with dx.set_named_scopes(on):

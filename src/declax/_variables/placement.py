@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.experimental.layout import Format
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from declax import _jax, errors
@@ -34,8 +34,8 @@ AxisRules: TypeAlias = Mapping[str, Any] | Iterable[tuple[str, Any]]
 # jax leaves these without types
 make_spec: Callable[..., PartitionSpec] = PartitionSpec
 _constrain: Callable[..., Any] = jax.lax.with_sharding_constraint
+_barrier: Callable[..., Any] = jax.lax.optimization_barrier
 reshard: Callable[..., Any] = jax.sharding.reshard
-_alike: Callable[..., Any] = shard_alike
 
 
 # --- rules ------------------------------------------------------------------------
@@ -471,7 +471,11 @@ def alike(value: jax.Array, other: Any) -> jax.Array:
     if is_placed_later or not (isinstance(value, Tracer) and isinstance(other, Tracer)):
         return value
     is_manual = AxisType.Manual in jax.typeof(other).sharding.mesh.axis_types  # in a shard_map, which has split it
-    return value if is_manual else _alike(other, value)[1]
+    if is_manual:
+        return value
+    # XLA splits the operands of a select alike. The barrier keeps it from seeing that it always takes the value.
+    never = _barrier(jnp.zeros((), bool))
+    return jnp.where(never, other.astype(value.dtype), value)
 
 
 def explicit_spec(value: jax.Array) -> PartitionSpec | None:

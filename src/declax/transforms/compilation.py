@@ -541,10 +541,8 @@ class Program:
         """Compiles the function, anew once it is known what it donates; JAX keeps its traces."""
         positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
-        donated = () if self._donation is None else self._donation.plain
-        self._run: Callable[..., Any] = self._jitted
-        if donated:
-            self._run = unless_deleted(self._jitted, self._structure, donated)
+        donated = self._donation is not None and self._donation.plain
+        self._run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted
         self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._run
 
     @property
