@@ -51,6 +51,8 @@ html_title = "declax"
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "_static" / "scorer.js")
+html_domain_indices = False  # the index of names has the modules too
 html_favicon = "_static/favicon.svg"
 html_context = {
     "github_user": "declax",
