@@ -471,7 +471,7 @@ class Donation:
 
     def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
         self._values = values
-        self.plain = plain
+        self.plain: tuple[int, ...] = plain
         self.of_graph: set[int] = set()
         self.positions: tuple[int, ...] | None = None
 
