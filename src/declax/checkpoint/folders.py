@@ -80,11 +80,9 @@ def new_folder(path: Path) -> Generator[Path, None, None]:
     with naming(path.parent, "created"):
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_rests(path.parent, path.name)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(8)}")
-    with naming(temporary, "created"):
-        temporary.mkdir()
+    temporary, claim = _claimed(path)
     try:
-        with Claim(temporary):
+        with claim:
             yield temporary
             sync_folder(temporary)
             with naming(path, "created"):
@@ -93,6 +91,21 @@ def new_folder(path: Path) -> Generator[Path, None, None]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _claimed(path: Path) -> tuple[Path, Claim]:
+    """A new folder beside the path, and the claim on it."""
+    while True:
+        temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(8)}")
+        with naming(temporary, "created"):
+            temporary.mkdir()
+        try:
+            return temporary, Claim(temporary)
+        except BaseException:
+            if temporary.exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            # Another writer took it for a rest of a killed process, since nobody had claimed it yet.
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
