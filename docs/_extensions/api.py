@@ -177,7 +177,8 @@ def document(name: str) -> str:
         is_documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
         if is_documented and any(getattr(target, "id", None) == name for target in targets):
             return inspect.cleandoc(following.value.value)
-    return f"The value ``{value!r}``."
+    shown = repr(value)
+    return f"The value ``{shown}``." if " at 0x" not in shown else f"That of ``{type(value).__module__}``."
 
 
 def first_sentence(text: str) -> str:

@@ -153,7 +153,7 @@ for losses, style, label in [
 ]:
     axis.plot(losses, style, label=label, linewidth=2)
 axis.set(xlabel="step", ylabel="loss", ylim=(0, None))
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # ## Bytes on each device

@@ -3,7 +3,7 @@
 #
 # Long runs are interrupted. This tutorial trains a model in a process of its own, kills the process, starts it again,
 # and shows that the losses are equal to those of a run that was never interrupted, to the last bit. You learn what
-# belongs into a checkpoint, and how `dx.Checkpoints` keeps the latest and the best ones. [A first
+# belongs in a checkpoint, and how `dx.Checkpoints` keeps the latest and the best ones. [A first
 # model](first_model.py) explains declarations and training steps.
 
 # %%
@@ -19,7 +19,7 @@ import numpy as np
 import declax as dx
 
 # %% [markdown]
-# ## What belongs into a checkpoint
+# ## What belongs in a checkpoint
 #
 # A run continues exactly if everything that changes is saved:
 #

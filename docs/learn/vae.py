@@ -129,7 +129,7 @@ axis.grid(alpha=0.3)
 # ## What the code keeps
 #
 # The upper row shows images that the model has not seen. The lower row shows what the decoder draws from their codes:
-# six numbers in place of 64 pixels.
+# six numbers instead of 64 pixels.
 
 # %%
 codes, _ = model.encode(jnp.asarray(test_images))
