@@ -301,6 +301,7 @@ class Deferred(dx.Module):
     b = a
     c = [dx.Linear(width, 2, rngs=rngs)]
     d = dx.defer(Hashed)()
+    rope = dx.defer(dx.RoPE)()
     e = dx.repeat(2, dx.Linear(width, 2, rngs=rngs))
 
 

@@ -45,11 +45,12 @@ def check(cls: DeclaredClass, report: Reporter) -> None:
 
 def _is_expression(cls: DeclaredClass, node: NameExpr | MemberExpr, expressions: set[str]) -> bool:
     """Whether a name in a class body is a field, a part, or a function that declares one."""
+    if node.fullname.startswith("declax._fields.deferring."):
+        return True
     if isinstance(node, MemberExpr):  # `Base.dim`
         owner = _owner(node)
         return owner is not None and _constant_read(cls, node, expressions) is None
-    is_read = node.kind == MDEF and (node.name in expressions or isinstance(node.node, Decorator))
-    return is_read or node.fullname.startswith("declax._fields.expressions.")
+    return node.kind == MDEF and (node.name in expressions or isinstance(node.node, Decorator))
 
 
 def _owner(node: MemberExpr) -> TypeInfo | None:
