@@ -77,9 +77,20 @@ def promote_dtype(args: T, /, *, dtype: Dtype | None = None, inexact: bool = Tru
     >>> x.dtype, bias
     (dtype('float32'), None)
     """
+    if _is_promoted(args, dtype):
+        return args
     common = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
     # Each place of the tuple keeps its type, which no annotation can say.
     return tuple([None if arg is None else jnp.asarray(arg, common) for arg in args])  # type: ignore[return-value]  # as above
+
+
+def _is_promoted(args: tuple[Any, ...], dtype: Dtype | None) -> bool:
+    """Whether all arrays have one floating or complex dtype, the asked one: while JAX traces, each cast takes time."""
+    arrays = [arg for arg in args if arg is not None]
+    if not all(isinstance(array, jax.Array) and not array.weak_type for array in arrays):
+        return False
+    found = {array.dtype for array in arrays}
+    return len(found) == 1 and (dtype is None or dtype in found) and jnp.issubdtype(*found, jnp.inexact)
 
 
 def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
