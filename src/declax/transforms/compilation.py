@@ -575,7 +575,9 @@ class Program:
         """Uses JAX's function, after it was decided what to donate."""
         try:
             if (donation := self._donation) and donation.positions is None and not _is_jit_disabled():
-                donation.choose(set(written_leaves(call.structure, self._trace(call)[1])))
+                traced, plan = self._trace(call)
+                plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
+                donation.choose(set(written_leaves(call.structure, plan)))
                 self._compile()
             return use()
         except Exception as error:
@@ -585,9 +587,7 @@ class Program:
 
     def _trace(self, call: Call) -> tuple[Any, Plan]:
         traced = self._jitted.trace(*call.values, *call.plain)
-        plan = self.outcome(traced.out_info).plan
-        plan.calls_back = calls_back(traced.jaxpr)
-        return traced, plan
+        return traced, self.outcome(traced.out_info).plan
 
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
         """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
