@@ -89,8 +89,10 @@ def _is_promoted(args: tuple[Any, ...], dtype: Dtype | None) -> bool:
     arrays = [arg for arg in args if arg is not None]
     if not all(isinstance(array, jax.Array) and not array.weak_type for array in arrays):
         return False
-    found = {array.dtype for array in arrays}
-    return len(found) == 1 and (dtype is None or dtype in found) and jnp.issubdtype(*found, jnp.inexact)
+    common = arrays[0].dtype if arrays else None
+    if any(array.dtype != common for array in arrays) or dtype not in (None, common):
+        return False
+    return common is not None and jnp.issubdtype(common, jnp.inexact)
 
 
 def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
