@@ -49,17 +49,6 @@ def is_of_current_trace(value: Any) -> bool:
     return trace is not None and trace._weakref is trace_state.value
 
 
-# --- what jax asks of arguments -------------------------------------------------
-
-PROBED: Final = frozenset({"aval", "dtype", "ndim", "shape", "weak_type", "_evaluate"})
-"""The attributes by which jax recognizes arrays, and symbolic dimensions (``_evaluate``)."""
-
-
-def is_argument_check(frame: FrameType) -> bool:
-    """Whether a frame checks the arguments of a function of `jax.numpy`, by their ``__jax_array__``."""
-    return name_of(frame)[0] == "jax._src.numpy.util"
-
-
 # --- tracebacks ---------------------------------------------------------------
 
 register_exclusion(str(Path(__file__).parent))

@@ -228,20 +228,3 @@ def test_another_length_of_a_literal_whose_items_are_read():
         most = dx.defer(max)(Sizes.sizes)
 
     assert Whole(1, (5, 4, 6)).most == 6
-
-
-@pytest.mark.parametrize("flag", [True, False])
-def test_the_negation_of_a_bool(flag):
-    @dx.dataclass
-    class Model(dx.Module):
-        flag: bool = dx.field()
-        n: int = dx.field(default=4)
-        part = dx.when(~flag, 1, 2)
-        small = dx.when(~(n > 5) & ~flag, 1, 2)
-        mask = ~n
-
-    made = Model(flag)
-    assert (made.part, made.small, made.mask) == ((2, 2, -5) if flag else (1, 1, -5))
-    assert repr(Model.part) == "dx.when(~flag, 1, 2)"
-    assert "invert(self.flag)" in dx.source_of(Model)
-    assert dx.spec(Model, flag).build().part == made.part

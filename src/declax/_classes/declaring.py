@@ -14,7 +14,7 @@ from declax._classes.shared_objects import call_of_shared, fix_of_shared, object
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
-from declax._fields.refusals import WHY_CONSTANT, refuse_hidden
+from declax._fields.refusals import WHY_CONSTANT, refuse_partial
 from declax._fields.sources import CONTAINERS, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
@@ -106,7 +106,7 @@ def _check_annotated(cls: type, name: str, recipe: Recipe | None, annotations: C
 def _check_shared(cls: type, body: BodyNames) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
-        refuse_hidden(value, f"{type_name(cls)}.{name}")
+        refuse_partial(value, f"{type_name(cls)}.{name}")
         is_bound = name in body.bound or name.startswith("_pytree__")
         if name == "__annotations__" and has_expression(value):
             raise _annotated_by(cls, value)
@@ -145,7 +145,7 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
     """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
     for value in constants_of(Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
-        refuse_hidden(value, f"{type_name(cls)}.{name}")
+        refuse_partial(value, f"{type_name(cls)}.{name}")
         shared = [] if recipe is not None else objects_shared_in(value)
         if shared:
             raise FieldError(

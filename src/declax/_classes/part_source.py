@@ -286,7 +286,7 @@ class PartsFunction:
 
 def _local(name: str) -> str:
     """The name of an InitVar in the generated function, which uses some names itself."""
-    return f"{name}_" if name in ("abs", "invert", "range", "put") else name
+    return f"{name}_" if name in ("abs", "range", "put") else name
 
 
 def _lacks_rngs(call: Deferred) -> bool:

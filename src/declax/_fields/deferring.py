@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from declax._fields.class_body import refuse_constant
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call, referred
-from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_hidden, require_class_body
+from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_partial, require_class_body
 from declax._fields.sources import class_text, has_expression, text_of
 from declax.errors import FieldError, describe
 
@@ -42,7 +42,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     """
     if not callable(function):
         raise FieldError("defer", "the argument cannot be called", got=describe(function), fix="dx.defer(f)(dim)")
-    refuse_hidden(function, "defer")
+    refuse_partial(function, "defer")
 
     def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:
         return defer_call(function, args, kwargs)

@@ -12,15 +12,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from declax import _jax
 from declax._fields.refusals import (
     class_body,
-    fix_of_truth_test,
+    compares_by_identity,
     is_class_body,
     is_library,
-    is_numpy,
     refuse,
-    refuse_lookup,
     require_class_body,
 )
 from declax._fields.sources import (
@@ -51,21 +48,21 @@ class Expression(Term):
     # ------------------------------------------------------------- operations that give expressions
 
     def __hash__(self) -> int:
-        refuse_lookup(self, sys._getframe(1))
+        if is_class_body(sys._getframe(1)):
+            refuse(self, "a dict or set", _LOOKUP)
         return object.__hash__(self)
 
     def __repr__(self) -> str:
         frame = sys._getframe(1)  # errors and debuggers call it from functions, or from an evaluated "<string>"
         if is_class_body(frame) and not frame.f_code.co_name.startswith("<"):
-            refuse(self, "repr()", f'dx.defer("{{!r}}".format)({text_of(self)})')
+            refuse(self, "repr()", 'dx.defer("{!r}".format)(TERM)')
         return declared_text(self) if class_body() is None else argument_text(self, text_of)
 
     def __getattr__(self, name: str) -> Expression:
         if name.startswith(("__", "_pytree__")):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
-        frame = sys._getframe(1)
-        if (name in _jax.PROBED and is_library(frame)) or is_numpy(frame):
-            refuse(self, "a function of JAX or numpy", f"dx.defer(function)({self!r})")
+        if is_library(sys._getframe(1)):
+            refuse(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
         return _operation("{}." + name, self)
 
     def __getitem__(self, key: object) -> Expression:
@@ -76,62 +73,49 @@ class Expression(Term):
 
     # ------------------------------------------------------------- operations that need a value
 
+    __array_ufunc__ = None  # numpy leaves arithmetic to the expression, and refuses its other functions
+
     def __bool__(self) -> bool:  # noqa: PLE0304  # it always raises
-        refuse(self, "a truth test (if, not, and, or, in, max, min)", fix_of_truth_test(self))
+        refuse(self, "a truth test (if, not, and, or, in, max, min)", _TRUTH_TEST)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
-        refuse(self, "range() or a shape", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
-
-    def __int__(self) -> int:
-        refuse(self, "int()", f"dx.defer(int)({self!r})")
-
-    def __float__(self) -> float:
-        refuse(self, "float(), or a function of math,", f"dx.defer(math.sqrt)({self!r})")
-
-    def __round__(self, digits: int | None = None) -> int:
-        refuse(self, "round()", f"dx.defer(round)({self!r})")
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: object, **kwargs: object) -> Any:
-        if method != "__call__":
-            return NotImplemented
-        return defer_call(ufunc, args, kwargs)  # numpy would call a method of the name of the function
+        refuse(self, "int(), float(), range(), a shape or another function", _NUMBER)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
-        refuse(self, "an array of numpy", f"dx.defer(np.asarray)({self!r})")
-
-    @property
-    def __jax_array__(self) -> None:
-        if _jax.is_argument_check(sys._getframe(1)):  # other parts of JAX only probe for the attribute
-            refuse(self, "a function of JAX", f"dx.defer(function)({self!r})")
-        raise AttributeError("__jax_array__")
-
-    def __pow__(self, other: object, modulus: object = None) -> Expression:
-        if modulus is not None:
-            refuse(self, "pow() of three arguments", f"dx.defer(pow)({self!r}, {text_of(other)}, {text_of(modulus)})")
-        return _operation("({} ** {})", self, other)
-
-    def __divmod__(self, other: object) -> Any:
-        refuse(self, "divmod()")
-
-    __rdivmod__ = __divmod__
+        refuse(self, "an array of numpy", "dx.defer(np.asarray)(TERM)")
 
     def __len__(self) -> int:  # noqa: PLE0303  # it always raises
-        refuse(self, "len()", f"dx.defer(len)({self!r})")
+        refuse(self, "len()", "dx.defer(len)(TERM)")
 
     def __iter__(self) -> Iterator[Any]:
-        refuse(self, "iteration or unpacking", "blocks = dx.repeat(depth, Block(dim, rngs=rngs))")
+        refuse(self, "iteration or unpacking", _ITERATION)
 
     def __contains__(self, item: object) -> bool:
-        refuse(self, "`in`", f"dx.defer(operator.contains)({self!r}, {text_of(item)})")
+        refuse(self, "`in`", f"dx.defer(operator.contains)(TERM, {text_of(item)})")
 
     def __format__(self, spec: str) -> str:
         form = f"{{:{spec}}}" if spec else "{}"
-        refuse(self, "formatting", f'dx.defer("{form}".format)({self!r})')
+        refuse(self, "formatting", f'dx.defer("{form}".format)(TERM)')
 
     def __str__(self) -> str:
-        text = repr(self)
-        return text if class_body() is None else refuse(self, "str()", f'dx.defer("{{}}".format)({text})')
+        return refuse(self, "str()", 'dx.defer("{}".format)(TERM)') if is_class_body(sys._getframe(1)) else repr(self)
 
+
+_LOOKUP: Final = """\
+dx.defer(operator.getitem)(table, TERM)        # in place of table[TERM]
+dx.defer(operator.contains)(values, TERM)        # in place of TERM in values"""
+_TRUTH_TEST: Final = """\
+dx.when(TERM, part, other)        # in place of `if`, `and` and `or`
+dx.defer(operator.not_)(TERM)        # in place of `not`
+dx.defer(operator.contains)(values, dim)        # in place of `in`
+dx.defer(max)(dim, 8)        # in place of max, and in the same way other functions"""
+_NUMBER: Final = """\
+dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
+dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension over range(TERM)"""
+_ITERATION: Final = """\
+first, second = TERM[0], TERM[1]        # in place of first, second = TERM
+dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension
+dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)"""
 
 _ARITHMETIC: Final = (
     "add:+ sub:- mul:* truediv:/ floordiv:// mod:% pow:** matmul:@ and:& or:| xor:^ lshift:<< rshift:>>"
@@ -154,16 +138,8 @@ def _unary(template: str) -> Callable[[Any], Expression]:
     return lambda self: _operation(template, self)
 
 
-def _inverted(self: Expression) -> Operation:
-    return _checked(Inversion("invert({})", self))
-
-
 def _operation(template: str, *operands: object) -> Operation:
-    return _checked(Operation(template, *operands))
-
-
-def _checked(made: Operation) -> Operation:
-    template, operands = made._pytree__template, made._pytree__values
+    made = Operation(template, *operands)
     is_declared = any(isinstance(value, Expression) and value._pytree__name is not None for value in operands)
     if is_declared and template not in _EQUALITIES:
         require_class_body(made, MissingAttributeError if template.startswith("{}.") else ExpressionError)
@@ -173,14 +149,12 @@ def _checked(made: Operation) -> Operation:
 def _add_operators() -> None:
     for entry in f"{_ARITHMETIC} {_COMPARISONS}".split():
         name, symbol = entry.split(":")
-        if name != "pow":  # which has a third argument
-            setattr(Expression, f"__{name}__", _binary(f"({{}} {symbol} {{}})"))
+        setattr(Expression, f"__{name}__", _binary(f"({{}} {symbol} {{}})"))
         if entry in _ARITHMETIC.split():
             setattr(Expression, f"__r{name}__", _reflected(f"({{}} {symbol} {{}})"))
     for entry in _UNARY.split():
         name, symbol = entry.split(":")
         setattr(Expression, f"__{name}__", _unary(f"({symbol}{{}})"))
-    setattr(Expression, "__invert__", _inverted)  # noqa: B010  # added like the others
     setattr(Expression, "__abs__", _unary("abs({})"))  # noqa: B010  # added like the others
 
 
@@ -211,7 +185,7 @@ class Operation(Expression):
     def __bool__(self) -> bool:
         template, values = self._pytree__template, self._pytree__values
         is_outside = class_body() is None and not any(value.__class__ in _CONSTANTS for value in values)
-        if template in _EQUALITIES and (is_outside or is_library(sys._getframe(1))):
+        if template in _EQUALITIES and (is_outside or compares_by_identity(sys._getframe(1))):
             # Caches of JAX, signatures and others compare what they hold.
             return (values[0] is values[1]) is ("==" in template)
         return super().__bool__()
@@ -224,20 +198,6 @@ class Operation(Expression):
     def _pytree__is_arithmetic(self) -> bool:
         """Whether numbers give a number."""
         return "." not in self._pytree__template and "[" not in self._pytree__template
-
-
-class Inversion(Operation):
-    """An expression under ``~``: the negation of a bool."""
-
-    __slots__ = ()
-
-    def _pytree__source(self, write: Write) -> str:
-        (operand,) = self._pytree__values
-        return super()._pytree__source(write) if isinstance(write, SourceWriter) else f"(~{write(operand)})"
-
-    @property
-    def _pytree__is_bracketed(self) -> bool:
-        return True
 
 
 class Reference(Operation):
@@ -454,8 +414,6 @@ def constants_of(value: Any) -> Iterator[Any]:
             if operand._pytree__name is None:  # a named expression is a separate part
                 yield from constants_of(operand)
         elif operand.__class__ in CONTAINERS and has_expression(operand):
-            if operand.__class__ is dict:
-                yield dict.fromkeys(filter(has_expression, operand))  # which are refused
             yield from constants_of(Literal(operand))
         else:
             yield operand

@@ -60,11 +60,6 @@ class Term(Unmade):
         return False
 
 
-def invert(value: Any) -> Any:
-    """The negation of a bool, whose ``~`` is -1 or -2 in Python; ``~value`` of another value."""
-    return not value if value.__class__ is bool else ~value
-
-
 def items(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value
 
@@ -190,7 +185,7 @@ class SourceWriter:
         self._names = names
         self._reserved = reserved
         self.shared: dict[int, str] = {}
-        self.constants: dict[str, Any] = {"abs": abs, "invert": invert, "range": range}
+        self.constants: dict[str, Any] = {"abs": abs, "range": range}
 
     def __call__(self, value: Any) -> str:
         """The source of a value."""

@@ -16,7 +16,7 @@ from declax._fields.expressions import (
     Repeated,
 )
 from declax._fields.overrides import DeclaredPart, arguments_of, with_parts
-from declax._fields.sources import CONTAINERS, entries, invert, rebuilt
+from declax._fields.sources import CONTAINERS, entries, rebuilt
 from declax.config._data import SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
 
@@ -64,7 +64,7 @@ class ClassBodyScope:
         if isinstance(value, Operation):
             operands = map(self._evaluated, value._pytree__operands())
             names = {f"_{i}": _Attributes(o) if isinstance(o, SpecData) else o for i, o in enumerate(operands)}
-            return eval(value._pytree__template.format(*names), {"invert": invert}, names)
+            return eval(value._pytree__template.format(*names), {}, names)
         if isinstance(value, Declaration) and value._pytree__field.default is not dataclasses.MISSING:
             return value._pytree__field.default
         value = value._pytree__value if isinstance(value, Literal) else value
