@@ -1,6 +1,5 @@
 """Errors of class bodies that name the class, the field and the line to write."""
 
-import dataclasses
 import functools
 import typing
 
@@ -236,81 +235,6 @@ def test_type_hints_of_a_model_are_its_fields():
     assert list(typing.get_type_hints(Base)) == ["dim", "size", "_", "rngs", "up"]
 
 
-# --- constants of bases ------------------------------------------------------------
-
-
-@dx.dataclass
-class Rated(dx.Module):
-    dim: int = dx.field()
-    rate: float = 0.1
-    COUNT: typing.ClassVar[int] = 3
-
-
-class Undecorated(Rated):
-    pass
-
-
-@dataclasses.dataclass
-class Standard:
-    rate: float = 0.2
-
-
-@pytest.mark.parametrize(
-    ("line", "reader"),
-    [
-        ("drop = dx.Dropout(Rated.rate, rngs=rngs)", "drop"),
-        ("drop = dx.Dropout(Undecorated.rate, rngs=rngs)", "drop"),
-        ("drop = dx.Dropout(scope.Rated.rate / 2, rngs=rngs)", "drop"),
-        ("half = Rated.rate / 2\n    drop = dx.Dropout(half, rngs=rngs)", "drop"),
-        ("wide: int = Rated.dim * Rated.rate", "wide"),
-        ("wide: float = dx.field(default=Rated.rate)", "wide"),
-        ("w: dx.Param[jax.Array] = dx.variable((Rated.rate,), initializer=dx.initializers.ones)", "w"),
-    ],
-)
-def test_a_plain_default_of_a_base_in_an_expression(line, reader):
-    scope = {**globals(), "scope": type("scope", (), {"Rated": Rated})}
-    body = f"class Sub(Undecorated):\n    _: dx.KW_ONLY\n    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    {line}\n"
-    with pytest.raises(errors.FieldError) as caught:
-        exec(f"@dx.dataclass\n{body}", scope)
-    assert f"Rated.rate: the expression of 'Sub.{reader}' reads this field, which gives it" in str(caught.value)
-    assert str(caught.value).endswith("rate: float = dx.field(default=0.1)        # in Rated")
-
-
-def test_a_plain_default_of_a_base_that_is_local():
-    @dx.dataclass
-    class Local(dx.Module):
-        rate: float = 0.1
-
-    with pytest.raises(errors.FieldError, match=r"Local\.rate: the expression of 'Sub\.drop' reads this field"):
-
-        @dx.dataclass
-        class Sub(Local):
-            rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
-            drop = dx.Dropout(Local.rate, rngs=rngs)
-
-
-def test_a_plain_default_of_a_standard_dataclass():
-    with pytest.raises(errors.FieldError, match=r"dx\.field\(default=0\.2\)        # again in Sub; read rate"):
-
-        @dx.dataclass
-        class Sub(dx.Module, Standard):
-            rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
-            drop = dx.Dropout(Standard.rate, rngs=rngs)
-
-
-def test_constants_of_bases_that_no_expression_reads():
-    @dx.dataclass
-    class Sub(Rated):
-        rate: float = 2 * Rated.rate
-        half: float = Rated.rate / 2
-        _: dx.KW_ONLY
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-        up = dx.Linear(Rated.dim, Rated.COUNT, rngs=rngs)
-
-    sub = Sub(2, rngs=dx.Rngs(0))
-    assert (sub.rate, sub.half, sub.up.out_features) == (0.2, 0.05, 3)
-
-
 # --- statements and calls --------------------------------------------------------
 
 
@@ -406,8 +330,8 @@ def test_the_length_of_a_repeated_part(call, fix):
 
 
 def test_a_class_that_is_decorated_twice():
-    with pytest.raises(errors.FieldError, match=r"Rated: the class is decorated twice"):
-        dx.dataclass(Rated)
+    with pytest.raises(errors.FieldError, match=r"Base: the class is decorated twice"):
+        dx.dataclass(Base)
 
 
 def test_notes_show_constants():

@@ -190,10 +190,8 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {value._pytree__source(text_of)}",
         )
-    for tested in body.tested_objects():
-        read = _expression_in(tested, cls, body)
-        if read is None:
-            continue
+    read = next((name for name in body.names_tested() if name in body.bound), None)
+    if read is not None:
         raise FieldError(
             f"{type_name(cls)}.{read}",
             f"the class body applies `is` to {read!r}, which has a value in an instance only",
@@ -201,20 +199,12 @@ def _check_body(cls: type, body: BodyNames) -> None:
             fix=f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})",
         )
     annotations = own_annotations(cls)
-    constants = _constants_of_bases(cls, body)
     for name in body.bound:
         for read in _names_read(body, name, annotations):
-            if read in constants:
-                owner, field = constants[read], read.rpartition(".")[2]
-                place = (
-                    f"in {type_name(owner)}"
-                    if issubclass(owner, Pytree)
-                    else f"again in {type_name(cls)}; read {field}"
-                )
-                raise _reads_constant(owner, field, f"{type_name(cls)}.{name}", f"        # {place}")
             if read in annotations:
                 if read not in body.bound and not _is_class_variable(annotations[read]):
-                    raise _reads_constant(cls, read, name)
+                    where, value = f"{type_name(cls)}.{read}", cls.__dict__.get(read, dataclasses.MISSING)
+                    raise reads_constant(where, value, annotations[read], f"expression of {name!r}")
             elif read not in cls.__dict__ and (base := base_with(read, cls.__mro__[1:])) is not None:
                 raise FieldError(
                     f"{type_name(cls)}.{name}",
@@ -222,50 +212,6 @@ def _check_body(cls: type, body: BodyNames) -> None:
                     why="in Python, a class body does not see inherited names",
                     fix=RNGS_LINES if read == RNGS else f"{type_name(base)}.{read}",
                 )
-
-
-def _reads_constant(owner: type, field: str, reader: str, place: str = "") -> FieldError:
-    """The error of an expression that reads a field without a specifier."""
-    where, value = f"{type_name(owner)}.{field}", owner.__dict__.get(field, dataclasses.MISSING)
-    return reads_constant(where, value, own_annotations(owner)[field], f"expression of {reader!r}", place)
-
-
-def _expression_in(dotted: str, cls: type, body: BodyNames) -> str | None:
-    """The name of the class body, or of a base, with which a dotted name begins, if it stands for an expression."""
-    first, *rest = dotted.split(".")
-    if first in body.bound:
-        return first
-    scope = AnnotationScope(cls)
-    names = (".".join([first, *rest[:n]]) for n in range(1, len(rest) + 1))
-    return next((name for name in names if _is_expression(name.rpartition(".")[2], _base_in(name, cls, scope))), None)
-
-
-def _base_in(dotted: str, cls: type, scope: AnnotationScope) -> type | None:
-    """The base of a class whose field a dotted name reads, such as `Base` in ``module.Base.dim``."""
-    owner, _, field = dotted.rpartition(".")
-    bases = {base.__name__: base for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")}
-    found: Any = scope.resolve(owner)
-    found = found if isinstance(found, type) else bases.get(owner.rpartition(".")[2])
-    return found if found in bases.values() and base_with(field, found.__mro__) is not None else None
-
-
-def _is_expression(field: str, base: type | None) -> bool:
-    return base is not None and field in getattr(base, EXPRESSIONS_KEY, ())
-
-
-def _constants_of_bases(cls: type, body: BodyNames) -> dict[str, type]:
-    """The dotted names that the class body read and that are plain defaults of a base, each with the class of it."""
-    found: dict[str, type] = {}
-    scope = AnnotationScope(cls)
-    has_fields = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
-    for name, reads in body.attributes_read().items() if has_fields else ():
-        body.reads[name] = (*body.reads.get(name, ()), *reads)
-        for read in reads:
-            field = read.rpartition(".")[2]
-            base = _base_in(read, cls, scope)
-            if base is not None and not _is_expression(field, base):
-                found[read] = next(cls for cls in base.__mro__ if field in own_annotations(cls))
-    return found
 
 
 def _names_read(body: BodyNames, name: str, annotations: Collection[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
@@ -87,55 +87,21 @@ class BodyNames:
         self._known[id(item)] = item
         return item
 
-    def attributes_read(self) -> dict[str, list[str]]:
-        """The dotted names, such as ``Base.rate``, that the statement of each name read."""
-        found: dict[str, list[str]] = {}
-        dotted, reads = "", list[str]()
-        for instruction in () if self.code is None else dis.get_instructions(self.code):
-            if instruction.opname in (*_OF_CLASSES, *_OUTSIDE):
-                dotted = instruction.argval
-            elif dotted and instruction.opname in _ATTRIBUTES:
-                dotted = f"{dotted}.{instruction.argval}"
-                reads.append(dotted)
-            else:
-                dotted = ""
-            if instruction.opname == "STORE_NAME":
-                found[instruction.argval], reads = reads, []
-        return found
-
-    def tested_objects(self) -> Iterator[str]:
-        """The dotted names whose identity the class body tests by ``is``."""
-        code = self.code
-        if code is None or _IDENTITY_TESTS.isdisjoint(code.co_code[::2]):
+    def names_tested(self) -> Iterator[str]:
+        """The names in the operands of ``is``."""
+        if self.code is None or _IDENTITY_TESTS.isdisjoint(self.code.co_code[::2]):
             return
-        reads: list[tuple[_Span, str]] = []
-        operand: _Span = (0, 0), (0, 0)  # of the last instruction
-        subject = pattern = operand  # of the last `match` over a sequence
-        for instruction in dis.get_instructions(code):
-            operation, span = instruction.opname, _span(instruction)
-            if operation in _OF_CLASSES:
-                reads.append((span, instruction.argval))
-            elif operation in _ATTRIBUTES and reads and reads[-1][0][0] == span[0]:
-                reads[-1] = span, f"{reads[-1][1]}.{instruction.argval}"
-            elif operation == "MATCH_SEQUENCE":
-                subject, pattern = operand if _names_in(operand, reads) else subject, span
-            elif operation == "IS_OP" or operation.endswith("_NONE"):  # a jump, for `is None`
-                tested = span if operation == "IS_OP" else operand
-                yield from _names_in(subject if pattern[0] <= tested[0] < pattern[1] else tested, reads)
-            operand = operand if operation in ("COPY", "NOP") else span
-
-
-_Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
-"""Where the source of an instruction begins and ends, each as line and column."""
-
-
-def _span(instruction: dis.Instruction) -> _Span:
-    found = instruction.positions or dis.Positions()
-    return (found.lineno or 0, found.col_offset or 0), (found.end_lineno or 0, found.end_col_offset or 0)
-
-
-def _names_in(span: _Span, reads: Iterable[tuple[_Span, str]]) -> list[str]:
-    return [name for (start, _), name in reads if span[0] <= start < span[1]]
+        reads: list[tuple[tuple[int, int], str]] = []
+        start = end = 0, 0
+        for instruction in dis.get_instructions(self.code):
+            found = instruction.positions or dis.Positions()
+            if not instruction.opname.endswith("_NONE"):  # a jump, which tests the result of the last instruction
+                start = found.lineno or 0, found.col_offset or 0
+                end = found.end_lineno or 0, found.end_col_offset or 0
+            if instruction.opname in _OF_CLASSES:
+                reads.append((start, instruction.argval))
+            elif instruction.opcode in _IDENTITY_TESTS:
+                yield from (name for place, name in reads if start <= place < end)
 
 
 _FINDS_A_GLOBAL: Final = "Python finds a global of this name"
@@ -295,7 +261,6 @@ _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 """How functions read a name that is not theirs."""
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
-_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
 _IDENTITY_TESTS: Final = frozenset(
     code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE")
 )
@@ -404,7 +369,6 @@ def reads_constant(
     value: object,
     annotation: object,
     reader: str,
-    place: str = "",
     why: str = "only a field with a specifier has the value of the instance in the class body",
 ) -> FieldError:
     """The error of an expression that reads a field without a specifier; its value is MISSING if there is none."""
@@ -415,7 +379,7 @@ def reads_constant(
         where,
         f"the {reader} reads this field, which {what}",
         why=why,
-        fix=f"{where.rpartition('.')[2]}: {annotation_text(annotation)} = dx.field({default}){place}",
+        fix=f"{where.rpartition('.')[2]}: {annotation_text(annotation)} = dx.field({default})",
     )
 
 
