@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 from declax._classes.argument_checks import ArgumentCheck, class_of, is_checked
 from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
-from declax._classes.overriding import OWN_KEY, expressions_of, show_overridden
+from declax._classes.overriding import OWN_KEY, expressions_of
 from declax._classes.part_source import PartsFunction
 from declax._classes.parts import Part, is_init_var, recipe_of, text_of_part
 from declax._classes.pytree import PytreeMeta
@@ -67,8 +67,6 @@ def install(cls: Any, names: Sequence[str]) -> None:
             setattr(cls, name, UsedUp(name))
         elif name in known and fields[name].init and name in cls.__dict__:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
-    for name, expressions in known.items():
-        show_overridden(cls, name, expressions)
     setattr(cls, EXPRESSIONS_KEY, known)
     setattr(cls, MAKER_KEY, Maker(cls, known))
     for name, expression in cls.__dict__[OWN_KEY].items():

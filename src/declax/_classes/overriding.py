@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Sequence
-from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection
+from typing import Any, Final
 
-from declax._classes.parts import recipe_of
 from declax._fields.annotations import AnnotationScope, own_annotations
-from declax._fields.expressions import Declaration, Expression
-from declax._fields.specifiers import SubmoduleRecipe
+from declax._fields.expressions import Expression
 
 OWN_KEY: Final = "_pytree__own"
 """The entry of a class for the expressions that its own body binds, by name and in order."""
@@ -76,76 +73,3 @@ def take_fields(cls: Any, known: Collection[str]) -> list[str]:
             setattr(cls, name, copy.copy(nearest[1]))
             taken.append(name)
     return taken
-
-
-# --- methods that make parts: what `super` gives them ------------------------------------------
-
-
-class OverridingMethod:
-    """A method that reads ``super().part`` while it makes a part; the overridden method then makes its part once.
-
-    Args:
-      name: of the part.
-      make: the method.
-    """
-
-    def __init__(self, name: str, make: SubmoduleRecipe) -> None:
-        self.__name__ = name
-        self._make = make
-
-    def __call__(self, instance: Any, rngs: Any) -> object:
-        """The part, made by the method."""
-        token = _RUNNING.set(_Construction(instance, self.__name__, rngs, {}))
-        try:
-            return self._make(instance, rngs)
-        finally:
-            _RUNNING.reset(token)
-
-
-class _Construction(NamedTuple):
-    """The part that an overriding method makes, and those that the overridden methods made for it."""
-
-    instance: Any
-    name: str
-    rngs: Any
-    made: dict[Any, object]
-
-
-_RUNNING: Final[ContextVar[_Construction | None]] = ContextVar("overriding method", default=None)
-
-
-class OverriddenMethod:
-    """The part of a base, which its method makes for ``super().part`` in the method that overrides it."""
-
-    def __init__(self, name: str, expression: Expression, make: SubmoduleRecipe) -> None:
-        self._name = name
-        self._expression = expression
-        self._make = make
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        """The part of the base while the part is made, then the part of the instance; of a class, the expression."""
-        if instance is None:
-            return self._expression
-        running = _RUNNING.get()
-        if running is None or running.instance is not instance or running.name != self._name:
-            return instance.__dict__[self._name]
-        if self not in running.made:
-            running.made[self] = self._make(instance, running.rngs)
-        return running.made[self]
-
-
-def calls_super(make: SubmoduleRecipe) -> bool:
-    """Whether a method reads the part that it overrides."""
-    return "super" in getattr(getattr(make.build, "__code__", None), "co_names", ())
-
-
-def show_overridden(cls: type, name: str, expressions: Sequence[Expression]) -> None:
-    """Puts methods that others override by calls of `super` into their classes; attributes are faster without them."""
-    recipes = ((e, recipe_of(e._pytree__field)) for e in expressions if isinstance(e, Declaration))
-    methods = [(id(e), recipe) for e, recipe in recipes if isinstance(recipe, SubmoduleRecipe)]
-    calling = next((number for number, (_, make) in enumerate(methods) if calls_super(make)), len(methods))
-    overridden = dict(methods[calling + 1 :])
-    for base in cls.__mro__[1:] if overridden else ():
-        own = base.__dict__.get(OWN_KEY, {}).get(name)
-        if id(own) in overridden and name not in base.__dict__:
-            setattr(base, name, OverriddenMethod(name, own, overridden[id(own)]))

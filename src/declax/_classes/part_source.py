@@ -9,7 +9,6 @@ from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
-from declax._classes.overriding import OverridingMethod, calls_super
 from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import own_annotations
 from declax._fields.class_body import RNGS_LINES
@@ -194,9 +193,7 @@ class PartsFunction:
                     "this method takes rngs, and the class has none",
                     fix=f"{RNGS_LINES}\ndef {part.name}(self): ...        # or a method that draws no keys",
                 )
-            is_overriding = calls_super(recipe)
-            method = OverridingMethod(part.name, recipe) if is_overriding else recipe.build
-            return f"{writer(method)}(self{f', {self._rngs}' if is_overriding or recipe.takes_rngs else ''})"
+            return f"{writer(recipe.build)}(self{f', {self._rngs}' if recipe.takes_rngs else ''})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 

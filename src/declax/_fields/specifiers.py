@@ -111,10 +111,6 @@ class SubmoduleRecipe(NamedTuple):
     build: Callable[..., object]
     takes_rngs: bool
 
-    def __call__(self, instance: object, rngs: object) -> object:
-        """The part."""
-        return self.build(instance, rngs) if self.takes_rngs else self.build(instance)
-
 
 class PartRecipe(NamedTuple):
     """A part that an expression of the class body makes."""
@@ -520,9 +516,7 @@ def submodule(build: Any = MISSING, /) -> Any:
 
     The method is called in its place in the class body: `self` has what is
     declared above it. It takes ``(self, rngs)``, with the `rngs` of the
-    constructor, or ``(self)`` if it draws no keys. In a method that overrides
-    another, ``super().part`` is the part that the other one makes:
-    ``return [*super().layers, last]``.
+    constructor, or ``(self)`` if it draws no keys.
 
     Args:
       build: the method.

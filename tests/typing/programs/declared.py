@@ -226,7 +226,7 @@ class Paired(dx.Module):
     # error: assignment | assignment | reportAssignmentType
 
 
-# == the part of a base is read through super, and misspelt (annotations: yes)
+# == a method that overrides another one misspells a field of the base (annotations: yes)
 
 
 @dx.dataclass
@@ -236,9 +236,9 @@ class Deeper(Block):
 
     @dx.submodule
     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
-        return [*super().layers, dx.Linear(self.dim, 2, rngs=rngs)]
-        # wrong: return [*super().layer, dx.Linear(self.dim, 2, rngs=rngs)]
-        # error: misc | misc | reportAttributeAccessIssue
+        return [dx.Linear(self.dim, 2, rngs=rngs)]
+        # wrong: return [dx.Linear(self.dims, 2, rngs=rngs)]
+        # error: attr-defined | attr-defined | reportAttributeAccessIssue
 
 
 # == a field of a base that it does not have (annotations: yes)
