@@ -180,37 +180,6 @@ def test_an_override_that_reads_a_later_part():
     assert caught.value.fix == "up_2 = ...        # a new name is made after those of the bases, and after twice"
 
 
-def test_a_literal_of_another_length():
-    @dx.dataclass
-    class Pair(dx.Module):
-        dim: int = dx.field()
-        layers = (dx.Dropout(dim / 10), dx.relu)
-        chain = dx.Sequential(*layers)
-
-    with pytest.raises(errors.FieldError, match=r"Three\.layers: the part 'chain' reads the items of") as caught:
-
-        @dx.dataclass
-        class Three(Pair):
-            layers = (dx.Dropout(Pair.dim / 10), dx.relu, dx.tanh)
-
-    assert (caught.value.expected, caught.value.got) == ("2 items", "3 items")
-
-    @dx.dataclass
-    class Repeated(Pair):
-        layers = dx.repeat(Pair.dim, dx.Dropout(Pair.dim / 10))
-
-    assert len(Repeated(2).chain.layers) == 2
-    with pytest.raises(errors.ConstructionError, match="read the items of this literal by their places"):
-        Repeated(3)
-
-    @dx.dataclass
-    class Again(Pair):
-        layers = (dx.Dropout(Pair.dim / 10), dx.relu, dx.tanh)
-        chain = dx.Sequential(*layers)
-
-    assert len(Again(2).chain.layers) == 3
-
-
 def test_a_base_that_was_defined_again():
     def define():
         @dx.dataclass

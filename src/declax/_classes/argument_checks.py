@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from declax._classes.parts import text_of_part
 from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
@@ -211,52 +210,6 @@ class PartCheck:
             for (key, item), annotation in zip(items, annotations, strict=True)
         )
         return next((found for found in inside if found is not None), None)
-
-
-class LengthCheck:
-    """Refuses another length of a list or tuple whose items other parts read by their places.
-
-    Attributes:
-      name: of the part.
-      is_needed: whether an instance can have another value.
-    """
-
-    def __init__(self, cls: Any, name: str, literal: Literal) -> None:
-        self.name = name
-        self._where = f"{type_name(cls)}.{name}"
-        self._literal = literal
-        self._length = len(literal._pytree__value)
-        self._nearest = cls._pytree__expressions[name][0]
-        is_argument = cls.__dataclass_fields__[name].init
-        self.is_needed = isinstance(literal._pytree__value, (list, tuple)) and (
-            self._nearest is not literal or is_argument
-        )
-
-    def check_declared(self, reader: str) -> None:
-        """Raises if a subclass declares a literal of another length."""
-        held = self._nearest._pytree__value if isinstance(self._nearest, Literal) else None
-        if isinstance(held, (list, tuple)) and len(held) != self._length:
-            raise FieldError(
-                self._where,
-                f"the part {reader!r} reads the items of the literal that this one overrides by their places",
-                expected=f"{self._length} items",
-                got=f"{len(held)} items",
-                fix=f"{reader} = ...        # declare it again, below the new {self.name}",
-            )
-
-    def __call__(self, instance: Pytree) -> None:
-        """Raises if the object of the instance has another length."""
-        given = vars(instance)[self.name]
-        if len(given) == self._length:
-            return
-        raise ConstructionError(
-            self._where,
-            "other parts of the class body read the items of this literal by their places",
-            expected=f"{self._length} items",
-            got=f"{len(given)} items",
-            fix=f"{self.name}: ... = dx.field(default={text_of_part(self._literal)})        # then "
-            f"{self.name}[-1] is the last item of the given value",
-        )
 
 
 _SEQUENCES: Final = (list, tuple, Sequence)

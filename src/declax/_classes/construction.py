@@ -16,13 +16,13 @@ from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
 from declax._classes.overriding import OWN_KEY, expressions_of
 from declax._classes.part_source import PartsFunction
-from declax._classes.parts import Part, is_init_var, recipe_of, text_of_part
+from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import PytreeMeta
 from declax._classes.records import Record
 from declax._fields.annotations import AnnotationScope, decide
 from declax._fields.expressions import Expression
 from declax._fields.overrides import overriding
-from declax._fields.sources import class_text
+from declax._fields.sources import class_text, declared_text
 from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
@@ -126,7 +126,7 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
     if part is None:
         return
     value, declared = attributes.get(part.name), class_of(part.expression)
-    text = text_of_part(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
+    text = declared_text(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
     raise error(
         f"{where}.{part.name}",
         f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",

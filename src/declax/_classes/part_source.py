@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentCheck, LengthCheck, PartCheck
+from declax._classes.argument_checks import ArgumentCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
 from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import own_annotations
@@ -55,7 +55,6 @@ class PartsFunction:
         self._names = self._names_of()
         self._lines: list[Part | None] = [None]
         self._seen: dict[int, Part] = {}
-        self._literals: dict[int, LengthCheck] = {}  # of each item, by its identity
         self._generate()
 
     def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
@@ -89,10 +88,8 @@ class PartsFunction:
         for expression in expressions:
             if isinstance(expression, Literal):
                 self._names[id(expression._pytree__value)] = f"self.{name}"
-                check = LengthCheck(self._cls, name, expression)
                 for item, path in items_of(expression._pytree__value):
-                    if self._names.setdefault(id(item), f"self.{name}{path}") == f"self.{name}{path}":
-                        self._literals[id(item)] = check
+                    self._names.setdefault(id(item), f"self.{name}{path}")
 
     # ------------------------------------------------------------- source
 
@@ -106,7 +103,7 @@ class PartsFunction:
             overridden = self._take_names(part, writer)
             self._check_reads(part, waiting)
             self._check_calls(part, writer)
-            statement = self._length_checks(part, writer) + self._statement(part, writer)
+            statement = self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
             waiting.discard(part.name)
@@ -145,16 +142,6 @@ class PartsFunction:
             if id(call) in found_once:
                 writer.shared.setdefault(id(call), "")
             found_once.add(id(call))
-
-    def _length_checks(self, part: Part, writer: SourceWriter) -> list[str]:
-        """Lines that check the lengths of the lists and tuples whose items a part reads by their places."""
-        leaves = leaves_of(Reads(part), self._names)
-        checks = {check.name: check for leaf in leaves if (check := self._literals.get(id(leaf))) is not None}
-        found = [check for name, check in checks.items() if check.is_needed and name != part.name]
-        for check in found:
-            check.check_declared(part.name)
-        condition = f"if self.{part.name} is {self._declared(part, writer)}: " if part.is_argument else ""
-        return [f"    {condition}{writer.constant(c, f'check_length_of_{c.name}')}(self)" for c in found]
 
     def _declared(self, part: Part, writer: SourceWriter) -> str:
         return writer.constant(part.expression, f"declared_{part.name}")

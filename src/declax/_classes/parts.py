@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from declax._classes.pytree import Pytree
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
-from declax._fields.sources import declared_text
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 
 
@@ -70,8 +69,3 @@ def makes_data(value: Any) -> bool:
     if isinstance(value, Literal):
         return any(map(makes_data, value._pytree__operands()))
     return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
-
-
-def text_of_part(expression: Expression) -> str:
-    """The call that makes a part, as the class body of the part writes it."""
-    return declared_text(expression)

@@ -128,6 +128,9 @@ class ClassBody(dict[str, Any]):
             self._read.clear()  # what an annotation reads, after the statement
             self._outside.clear()
         self._read.append(name)
+        literal = self._body.bound.get(name)
+        if literal.__class__ is Literal and name in dict.get(self, "__annotations__", ()):
+            return literal  # an argument, of which the caller may give any length
         try:
             return super().__getitem__(name)
         except KeyError:

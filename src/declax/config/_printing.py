@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import initializers
-from declax._classes.parts import makes_data, recipe_of, text_of_part
+from declax._classes.parts import makes_data, recipe_of
 from declax._classes.pytree import Pytree
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
+from declax._fields.sources import declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._building import positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
@@ -170,7 +171,7 @@ def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
             text = made if isinstance(made, str) else annotation_text(made)
             lines.append(f"{indent}  {name}: {text} by a method (unevaluated)")
         elif isinstance(value, Expression) and makes_data(value):
-            lines.append(f"{indent}  {name}: {text_of_part(value)} (unevaluated)")
+            lines.append(f"{indent}  {name}: {declared_text(value)} (unevaluated)")
         for part, keys in _parts_in(value).items():
             lines.append(tree_text(part, f"{', '.join(f'{name}{key}' for key in keys)}: ", indent + "  "))
     return "\n".join(lines)
