@@ -135,21 +135,6 @@ def test_an_override_without_an_annotation_keeps_the_argument(cls):
         cls(3, mixer="a", rngs=keys())
 
 
-def test_an_override_of_another_class_than_the_annotation():
-    @dx.dataclass
-    class Narrow(dx.Module):
-        dim: int = dx.field()
-        act: dx.Dropout = dx.Dropout(dim / 10)
-
-    with pytest.raises(errors.FieldError, match=r"Wide\.act: the declared part does not have the class") as caught:
-
-        @dx.dataclass
-        class Wide(Narrow):
-            act = dx.Sequential(Narrow.act)
-
-    assert caught.value.fix == "act: dx.Dropout | dx.Sequential = ..."
-
-
 def test_an_override_of_an_internal_part_stays_internal():
     @dx.dataclass
     class Sub(Base):
@@ -209,4 +194,4 @@ def test_the_text_of_an_expression_names_the_base():
     sub.gate = dx.Linear(2, 3, rngs=dx.Rngs(0))
     with pytest.raises(errors.FieldError) as caught:
         dx.replace(sub, rngs=dx.Rngs(0))
-    assert "gate: dx.Linear = dx.Linear(Base.dim, 2 * Base.size, rngs=rngs)" in str(caught.value)
+    assert "gate: ... = dx.Linear(Base.dim, 2 * Base.size, rngs=rngs)" in str(caught.value)

@@ -102,17 +102,7 @@ def test_a_part_under_a_second_name_is_given():
     assert made.up is not given
 
 
-def test_a_second_name_of_a_part_is_checked():
-    with pytest.raises(FieldError, match=r"Pair.down: the declared part does not have the class[\s\S]*gives dx.Linear"):
-
-        @dx.dataclass
-        class Pair(dx.Module):
-            dim: int = dx.field()
-            _: dx.KW_ONLY
-            rngs: dx.InitVar[dx.Rngs] = dx.field()
-            up: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
-            down: dx.Embed = up
-
+def test_a_second_name_of_a_part_is_not_repeated():
     with pytest.raises(FieldError, match=r"repeat: the repeated value is the part again[\s\S]*dx\.Linear\(dim, dim"):
 
         @dx.dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from itertools import chain
 from types import NoneType, UnionType
@@ -12,12 +12,12 @@ import numpy as np
 
 from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.annotations import AnnotationScope, annotation_text
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
-from declax._fields.sources import class_text, text_of
+from declax._fields.expressions import Expression
+from declax._fields.sources import class_text
 from declax._fields.specifiers import objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
-from declax.errors import ConstructionError, FieldError, LayerError, describe, type_name
+from declax.errors import ConstructionError, LayerError, describe, type_name
 
 
 def is_checked(field: Field[Any]) -> bool:
@@ -86,14 +86,14 @@ class ClassMismatch(NamedTuple):
 
 
 class PartCheck:
-    """Refuses a part of another class than its annotation, the declared part first.
+    """Refuses an argument for a part that is not of the class of its annotation.
 
     Attributes:
       is_needed: whether there is anything to check.
       names: the part, and internal parts that refer to it.
     """
 
-    def __init__(self, cls: Any, name: str, declared: Expression, *, is_data: bool) -> None:
+    def __init__(self, cls: Any, name: str, *, is_data: bool) -> None:
         self._where = f"{type_name(cls)}.{name}"
         self.names = [name]
         self._scope = AnnotationScope(cls)
@@ -101,18 +101,6 @@ class PartCheck:
         self._is_known = self._names_classes(self._annotation)
         self._is_anything = any(option in (Any, object) for option in self._options(self._annotation))
         self.is_needed = self._is_known or is_data
-        found = self._mismatch(declared, self._annotation)
-        if found is not None:
-            expected, made = annotation_text(found.annotation), class_text(class_of(found.value) or NoneType)
-            is_expression = isinstance(found.value, Expression)
-            text = found.value._pytree__source(text_of) if is_expression else text_of(found.value)
-            raise FieldError(
-                self._where + found.path,
-                "the declared part does not have the class of its annotation",
-                expected=expected,
-                got=f"{text}, which gives {made}",
-                fix=f"{name}: {self._wider(found, made)} = ...",
-            )
 
     def __call__(self, instance: Pytree) -> None:
         """Checks the argument for the part; a function in place of a Module is static."""
@@ -136,20 +124,11 @@ class PartCheck:
                 set_layout(instance, layout_of(instance).with_status(name, static_status(value)))
 
     def _fix(self, found: ClassMismatch) -> str:
-        name, annotation = self.names[0], found.annotation
+        name, expected = self.names[0], annotation_text(found.annotation)
         if isinstance(found.value, Pytree):
-            return f"{name}: {self._wider(found, class_text(type(found.value)))} = ...        # to allow both"
-        if isinstance(found.value, type):
-            return f"{name}={class_text(found.value)}(...)"
-        if not isinstance(annotation, type) or getattr(annotation, "_is_protocol", False):
-            return f"leave {name} out        # the constructor makes it"
-        made = f"{class_text(annotation)}(...)"
-        return f"{made}        # as {name}{found.path}" if found.path else f"{name}={made}"
-
-    def _wider(self, found: ClassMismatch, made: str) -> str:
-        """The annotation of the part that allows the class of a value too."""
-        expected = annotation_text(found.annotation)
-        return annotation_text(self._annotation).replace(expected, f"{expected} | {made}")
+            wider = f"{expected} | {class_text(type(found.value))}"
+            return f"{name}: {annotation_text(self._annotation).replace(expected, wider)} = ...        # to allow both"
+        return f"leave {name} out, or give it {expected}"
 
     def _options(self, annotation: Any) -> tuple[Any, ...]:
         annotation = self._scope.resolve(annotation)
@@ -175,61 +154,40 @@ class PartCheck:
         return issubclass(cls, (NoneType, Pytree, Variable))
 
     def _mismatch(self, value: object, annotation: Any, path: str = "") -> ClassMismatch | None:
-        """The first item of a value, or of a declared part, that an annotation does not allow."""
-        value = referred(value)
-        if isinstance(value, Choice):
-            branches = (self._mismatch(branch, annotation, path) for branch in value._pytree__pair)
-            return next((found for found in branches if found is not None), None)
+        """The first item of a value that an annotation does not allow."""
         options = self._options(annotation)
-        found = [self._mismatch_with(value, option, path) for option in options]
-        if None in found:
+        if not all(map(self._names_class, options)):
             return None
-        deepest = max(filter(None, found), key=lambda mismatch: len(mismatch.path))
-        return deepest if len(deepest.path) > len(path) else ClassMismatch(path, annotation, value)
+        found = [self._mismatch_within(value, option, path) for option in options if _is_of(value, option)]
+        if not found:
+            return ClassMismatch(path, annotation, value)
+        return None if None in found else found[0]
 
-    def _mismatch_with(self, value: Any, option: Any, path: str) -> ClassMismatch | None:
-        made, cls = class_of(value), get_origin(option) or option
-        if made is None or not self._names_class(option):
+    def _mismatch_within(self, value: Any, option: Any, path: str) -> ClassMismatch | None:
+        cls, annotations = get_origin(option) or option, get_args(option)
+        if not issubclass(cls, _SEQUENCES + _MAPPINGS):
             return None
-        is_container = issubclass(cls, _SEQUENCES + _MAPPINGS)
-        expected = cls if not is_container else Mapping if issubclass(cls, _MAPPINGS) else Sequence
-        if not issubclass(made, expected):
-            return ClassMismatch(path, option, value)
-        if not is_container:
-            return None
-        items = list(_items(value))
-        annotations = get_args(option)[-1:] * len(items)
-        if issubclass(cls, tuple) and Ellipsis not in get_args(option):
-            annotations = get_args(option)
-        elif issubclass(cls, tuple):
-            annotations = get_args(option)[:1] * len(items)
+        items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
+        if not issubclass(cls, tuple):
+            annotations = annotations[-1:] * len(items)
+        elif Ellipsis in annotations:
+            annotations = annotations[:1] * len(items)
         if len(items) != len(annotations):
             return ClassMismatch(path, option, value)
         inside = (
             self._mismatch(item, annotation, f"{path}[{key!r}]")
             for (key, item), annotation in zip(items, annotations, strict=True)
         )
-        return next((found for found in inside if found is not None), None)
+        return next(filter(None, inside), None)
 
 
 _SEQUENCES: Final = (list, tuple, Sequence)
 _MAPPINGS: Final = (dict, Mapping)
 
 
-def class_of(value: object) -> type | None:
-    """The class of a value, or of what an expression gives; None if it is not known."""
-    if isinstance(value, Repeated):
-        return list
-    if isinstance(value, Literal):
-        return type(value._pytree__value)
-    if not isinstance(value, Expression):
-        return type(value)
-    function = value._pytree__function if isinstance(value, Deferred) else None
-    return function if isinstance(function, type) and issubclass(function, Pytree) else None
-
-
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, Repeated):
-        return [(0, value._pytree__item)]
-    value = value._pytree__value if isinstance(value, Literal) else value
-    return value.items() if isinstance(value, Mapping) else enumerate(value)
+def _is_of(value: object, option: Any) -> bool:
+    """Whether a value is of the class of an annotation; any sequence or mapping will do for one of a builtin class."""
+    cls = get_origin(option) or option
+    if issubclass(cls, _MAPPINGS):
+        return isinstance(value, Mapping)
+    return isinstance(value, Sequence if issubclass(cls, _SEQUENCES) else cls)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from declax._classes.argument_checks import ArgumentCheck, class_of, is_checked
+from declax._classes.argument_checks import ArgumentCheck, is_checked
 from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
 from declax._classes.overriding import OWN_KEY, expressions_of
@@ -22,7 +22,7 @@ from declax._classes.records import Record
 from declax._fields.annotations import AnnotationScope, decide
 from declax._fields.expressions import Expression
 from declax._fields.overrides import overriding
-from declax._fields.sources import class_text, declared_text
+from declax._fields.sources import declared_text
 from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
@@ -125,24 +125,14 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
     part = next((part for part in maker.internal if part.name not in made), None)
     if part is None:
         return
-    value, declared = attributes.get(part.name), class_of(part.expression)
     text = declared_text(part.expression) if isinstance(part.recipe, PartRecipe) else "..."
     raise error(
         f"{where}.{part.name}",
         f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
-        got=describe(value),
+        got=describe(attributes.get(part.name)),
         why="a part without an annotation is no argument of the constructor, which makes it anew",
-        fix=f"{part.name}: {_annotation_for(declared, value)} = {text}        "
-        f"# in {type_name(cls)}: now it is an argument",
+        fix=f"{part.name}: ... = {text}        # in {type_name(cls)}: with an annotation it is an argument",
     )
-
-
-def _annotation_for(declared: type | None, value: object) -> str:
-    """The annotation that allows a value, and what the class body declares."""
-    given = "None" if value is None else class_text(type(value))
-    if declared is None or declared is type(value):
-        return given
-    return class_text(declared) if isinstance(value, declared) else f"{class_text(declared)} | {given}"
 
 
 class Maker:

@@ -161,7 +161,7 @@ class PartsFunction:
             check = writer.constant(notes, f"check_{part.name}")
             lines += [f"        {check}(type(self), self.{part.name})"]
         is_data = isinstance(part.recipe, SubmoduleRecipe) or makes_data(part.expression)
-        part_check = PartCheck(self._cls, part.name, part.expression, is_data=is_data)
+        part_check = PartCheck(self._cls, part.name, is_data=is_data)
         if part_check.is_needed:
             self._part_checks[part.name] = part_check
             check = writer.constant(part_check, f"check_class_of_{part.name}")
