@@ -618,10 +618,9 @@ def test_make_dataclass():
 
 
 def test_options_that_do_not_exist():
-    with pytest.raises(errors.FieldError, match=r"dataclass takes no option 'slots'\.") as info:
-        dx.dataclass(slots=True)(type("M", (dx.Module,), {}))
-    assert "__dict__" in info.value.why
-    with pytest.raises(errors.FieldError, match=r"dataclass takes no option 'frozn'; did you mean 'frozen'\?"):
+    with pytest.raises(errors.FieldError, match="a Pytree takes no __slots__"):
+        dx.dataclass(slots=True)(type("M", (dx.Module,), {"__annotations__": {"a": int}}))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'frozn'"):
         dx.dataclass(frozn=True)(type("M", (dx.Module,), {}))
 
 
@@ -664,7 +663,7 @@ def test_a_frozen_value_as_a_default():
 
 @pytest.mark.parametrize("default", [np.zeros(2), jnp.zeros(2)])
 def test_an_array_as_a_default(default):
-    with pytest.raises(errors.FieldError, match="an array cannot be a default"):
+    with pytest.raises(errors.FieldError, match="a mutable default would be shared by all instances"):
 
         @dx.dataclass
         class Model(dx.Module):
@@ -678,8 +677,11 @@ def test_a_tag_as_a_default():
         class Model(dx.Module):
             a: int = dx.data(3)
 
-    with pytest.raises(errors.FieldError, match=r"field: a tagged value cannot be a default"):
-        dx.static(default=dx.data(3))
+    with pytest.raises(errors.FieldError, match=r"Model.a: a tagged value cannot be a default"):
+
+        @dx.dataclass
+        class Model(dx.Module):
+            a: int = dx.static(default=dx.data(3))
 
 
 def test_a_value_with_the_options_of_a_field():
@@ -692,6 +694,13 @@ def test_a_value_with_the_options_of_a_field():
 def test_an_option_of_a_field_that_does_not_exist():
     with pytest.raises(errors.FieldError, match="there is no option 'defualt' of a field"):
         dx.data(defualt=3)
+
+
+@pytest.mark.parametrize("option", ["trainable", "weight_decay"])
+@pytest.mark.parametrize("specify", [dx.field, dx.data, dx.static])
+def test_an_option_of_variables_on_another_field(specify, option):
+    with pytest.raises(errors.FieldError, match=f"there is no option '{option}' of a field"):
+        specify(**{option: False})
 
 
 @pytest.mark.parametrize("name", ["sow", "perturb", "iter_modules", "iter_children", "set_attributes"])
@@ -708,20 +717,6 @@ def test_a_field_may_have_the_name_of_a_default_in_a_layer():
         kernel_init: Callable[..., Any] = dx.static(default=dx.initializers.zeros)
 
     assert float(jnp.sum(Wide(2, 3, rngs=dx.Rngs(0)).kernel.value)) == 0
-
-
-@pytest.mark.parametrize(
-    "annotation", [jax.Array, dx.Param[jax.Array], list[dx.Linear], dx.Module, dict[str, jax.Array]]
-)
-def test_static_contradicts_a_data_annotation(annotation):
-    with pytest.raises(errors.FieldError, match=r"static\(...\) contradicts the annotation"):
-        dx.dataclass(type("Model", (dx.Module,), {"__annotations__": {"a": annotation}, "a": dx.static()}))
-
-
-@pytest.mark.parametrize("annotation", [str, bytes])
-def test_data_contradicts_an_annotation_without_leaves(annotation):
-    with pytest.raises(errors.FieldError, match=r"data\(...\) contradicts the annotation"):
-        dx.dataclass(type("Model", (dx.Module,), {"__annotations__": {"a": annotation}, "a": dx.data()}))
 
 
 # --- constructor names -----------------------------------------------------------

@@ -76,22 +76,18 @@ def stored():
 
 ERRORS = {
     # fields
-    "a tag as the default of a specifier": lambda: dx.static(default=dx.data(3)),
     "a value with options": lambda: dx.data(3, kw_only=True),
     "an option that does not exist": lambda: dx.data(defualt=3),
     "a check that is no function": lambda: dx.static(check=3),
     "a check that nothing calls": lambda: dx.static(check=abs, init=False),
     # classes
-    "an unknown option of dataclass": lambda: declare({}, options={"frozn": True}),
-    "slots": lambda: declare({}, options={"slots": True}),
+    "slots": lambda: declare({"a": int}, options={"slots": True}),
     "no Pytree": sub_of_int,
     "own slots": lambda: type("Model", (dx.Module,), {"__slots__": ("a",)}),
     "a tag as a default": lambda: declare({"a": int}, a=dx.data(3)),
     "a mutable default": lambda: declare({"a": list[int]}, a=[1]),
     "an array as a default": lambda: declare({"a": jax.Array}, a=jnp.zeros(2)),
     "a field that hides a method": lambda: declare({"sow": bool}),
-    "static contradicts": lambda: declare({"a": list[dx.Linear]}, a=dx.static()),
-    "data contradicts": lambda: declare({"a": str}, a=dx.data()),
     # declared members
     "a text as a condition": lambda: member(when="flag"),
     "a method that takes rngs in a class without them": lambda: declare({}, w=dx.submodule(w)),

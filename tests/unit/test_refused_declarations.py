@@ -285,22 +285,6 @@ def test_a_compared_condition_of_a_variable():
     assert Model(3).w is not None
 
 
-@pytest.mark.parametrize("option", ["trainable", "weight_decay"])
-@pytest.mark.parametrize("default", ["", "default=dx.Linear(dim, 1, rngs=rngs), "])
-def test_an_option_of_variables_on_another_field(option, default):
-    source = (
-        "@dx.dataclass\nclass Model(dx.Module):\n    dim: int = dx.field()\n"
-        "    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    part: dx.Linear = dx.field({}{})\n"
-    )
-    with pytest.raises(errors.FieldError, match=rf"Model\.part: {option} is an option of dx\.variable") as caught:
-        exec(source.format(default, f"{option}=False"), {"dx": dx})
-    names = {"dx": dx}
-    exec(source.format("default=dx.Linear(dim, 1, rngs=rngs)", ""), names)
-    names["model"] = names["Model"](2, dx.Rngs(0))
-    exec(caught.value.fix, names)
-    assert not getattr(names["model"].part.kernel, option)
-
-
 @pytest.mark.parametrize("method", ["def part(self, *, rngs): ...", "@staticmethod\n    def part(rngs): ..."])
 def test_submodule_calls_by_position(method):
     with pytest.raises(errors.FieldError, match="submodule decorates a method of"):

@@ -628,14 +628,6 @@ def test_a_container_that_holds_itself():
         jax.tree.structure(model)
 
 
-def test_an_explicit_annotation_contradicts_its_specifier():
-    with pytest.raises(dx.errors.FieldError, match="contradicts the annotation"):
-
-        @dx.dataclass
-        class Contradicts(dx.Module):
-            a: dx.Static[int] = dx.data(default=1)
-
-
 # ================================================================= deep containers
 
 

@@ -7,24 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
 import jax
-import numpy as np
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
 from declax._classes.construction import LOST_RECORD, MAKER_KEY, arguments_now, install, is_recorded, refuse_loss
 from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.declaring import declare
-from declax._classes.parts import is_init_var
+from declax._classes.parts import is_init_var, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax._classes.shared_objects import fix_of_shared, objects_shared_in
 from declax._fields import specifiers
-from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.sources import text_of
 from declax._fields.specifiers import (
     KW_ONLY,
-    Notes,
     Status,
     Tagged,
     VariableRecipe,
@@ -78,7 +76,7 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
       The class.
 
     Raises:
-      FieldError: for contradictory declarations.
+      FieldError: for declarations that cannot be carried out.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -93,11 +91,8 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     return _transform(cls, options)
 
 
-_OPTIONS = frozenset({"init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only"})
-
-
 def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
-    _check_call(cls, options)
+    _check_call(cls)
     options = dict(options)
     if options.get("eq") is None:
         options["eq"] = options.get("frozen", False) or options.get("order", False)
@@ -197,16 +192,7 @@ def wrap_post_init(cls: Any) -> None:
     cls._pytree__install = staticmethod(wrap_post_init)
 
 
-def _check_call(cls: Any, options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in _OPTIONS:
-            hint = suggest(name, _OPTIONS)
-            raise FieldError(
-                getattr(cls, "__name__", repr(cls)),
-                f"dataclass takes no option {name!r}" + (f"; {hint}" if hint else ""),
-                expected=", ".join(sorted(_OPTIONS)),
-                why="attributes live in the instance's __dict__" if "slot" in name else None,
-            )
+def _check_call(cls: Any) -> None:
     is_class = isinstance(cls, type)
     if not is_class or not issubclass(cls, Pytree):
         raise FieldError(
@@ -241,10 +227,9 @@ def _check_defaults(cls: type) -> None:
             )
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
-        is_array = isinstance(default, (jax.Array, np.ndarray))
         shared = objects_shared_in(default)
         is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
-        if not is_array and (shared or is_data_default or default.__class__.__hash__ is None):
+        if shared or is_data_default or default.__class__.__hash__ is None:
             text = text_of(default)
             made = text if len(text) < 60 else "..."
             raise FieldError(
@@ -255,14 +240,6 @@ def _check_defaults(cls: type) -> None:
                 if shared
                 else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
             )
-        if is_array:
-            raise FieldError(
-                where,
-                "an array cannot be a default",
-                got=describe(default),
-                why="the array would be created with the class, on the default device",
-                fix=f"{name} = dx.data(default_factory=lambda: jnp.zeros(...))",
-            )
 
 
 def _check_fields(cls: Any) -> None:
@@ -272,15 +249,9 @@ def _check_fields(cls: Any) -> None:
         if field.name not in own:
             continue
         _check_name(cls, field.name)
-        specifier = specifier_of(field)
-        if specifier is None:
-            continue
-        if isinstance(specifier.recipe, VariableRecipe):
-            check_variable(cls, field.name, specifier.recipe, field.type, cls.__dataclass_fields__)
-            continue
-        _check_notes(cls, field.name, specifier.notes)
-        if specifier.recipe is None and specifier.status is not None:
-            _check_contradiction(cls, field, specifier.status)
+        recipe = recipe_of(field)
+        if isinstance(recipe, VariableRecipe):
+            check_variable(cls, field.name, recipe, field.type, cls.__dataclass_fields__)
 
 
 def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
@@ -306,34 +277,6 @@ def _check_name(cls: type[Pytree], name: str) -> None:
             f"a field named {name!r} hides a method of its base class",
             fix=f"{name}_: ...",
         )
-
-
-def _check_notes(cls: type, name: str, notes: Notes) -> None:
-    """Refuses notes on training of a field that makes no Variable, since nothing would read them."""
-    for option in ("trainable", "weight_decay"):
-        if not getattr(notes, option):
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                f"{option} is an option of dx.variable, and this field makes no Variable",
-                why="who makes a Variable gives its metadata",
-                fix=f'dx.set_metadata(model, only=dx.PathContains("{name}"), {option}=False)        # in a program',
-            )
-
-
-def _check_contradiction(cls: type, field: dataclasses.Field[Any], status: Status) -> None:
-    annotated = decide(field.type, AnnotationScope(cls)).status
-    if annotated is Status.DATA and status is not Status.DATA:
-        said, fix = "static(...)", f"{field.name}: {annotation_text(field.type)} = dx.data(...)"
-    elif status is Status.DATA and annotated is not None and refuses_data(field.type, AnnotationScope(cls)):
-        said, fix = "data(...)", f"{field.name}: {annotation_text(field.type)} = dx.static(...)"
-    else:
-        return
-    raise FieldError(
-        f"{type_name(cls)}.{field.name}",
-        f"{said} contradicts the annotation {annotation_text(field.type)}",
-        why="arrays and Pytrees are data; JAX does not accept strings and functions as leaves",
-        fix=fix,
-    )
 
 
 # --- values -------------------------------------------------------------------

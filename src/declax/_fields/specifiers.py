@@ -198,8 +198,6 @@ def specifier_of(field: dataclasses.Field[Any]) -> Specifier | None:
 
 def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **options: Any) -> Any:
     given = {k: v for k, v in options.items() if v is not MISSING}
-    if "default" in given and isinstance(given["default"], Tagged):
-        raise FieldError("field", "a tagged value cannot be a default", fix="data(default=...) or static(default=...)")
     made = standard_field(specifier, metadata=metadata, **given)
     default = given.get("default")
     if not has_expression(default):
@@ -546,18 +544,17 @@ def submodule(build: Any = MISSING, /) -> Any:
     return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
 
 
-_STANDARD = frozenset({"default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only"})
+_OPTIONS = ("default", "default_factory", *DataOptions.__annotations__)
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    notes = Notes._fields
     for name in options:
-        if name not in _STANDARD and name not in notes:
-            hint = suggest(name, [*_STANDARD, *notes])
+        if name not in _OPTIONS:
+            hint = suggest(name, _OPTIONS)
             raise FieldError(
                 "field",
                 f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
-                expected=f"an option of dataclasses.field, or {', '.join(notes)}",
+                expected=", ".join(_OPTIONS),
             )
 
 
