@@ -89,17 +89,13 @@ ERRORS = {
     "an array as a default": lambda: declare({"a": jax.Array}, a=jnp.zeros(2)),
     "a field that hides a method": lambda: declare({"sow": bool}),
     # declared members
-    "a text as a condition": lambda: member(when="flag"),
     "a method that takes rngs in a class without them": lambda: declare({}, w=dx.submodule(w)),
-    "a function as a submodule": lambda: declare({}, w=dx.submodule(lambda self, rngs: None)),
     "an entry that is no size": lambda: member(shape=(1.5,))(1, "a", True),
     "when without an Optional": lambda: member(when=dim_field),
     "no Variable": lambda: member(jax.Array),
     "a stream without rngs": lambda: member(stream="params"),
-    "an annotation that is never known": lambda: member("Unheard")(1, "a", True),
     "a size that is none": lambda: member(shape=(dim_field,))(-1, "a", True),
     "a wrong shape": lambda: member(initializer=lambda *_: jnp.ones(2))(1, "a", True),
-    "no rngs": lambda: with_rngs(None),
     "rngs without streams": lambda: with_rngs(3),
     "the standard decorator": by_the_standard,
     # constructors

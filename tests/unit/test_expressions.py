@@ -804,16 +804,6 @@ def test_bases_without_a_decorator():
 
     assert caught.value.fix == "@dx.dataclass"
 
-    class Mixin:
-        dim: int = dx.field()
-        twice = dim * 2
-
-    with pytest.raises(errors.FieldError, match="nothing evaluates this expression"):
-
-        @dx.dataclass
-        class Mixed(Mixin, dx.Module):
-            pass
-
 
 def test_the_decorator_of_the_standard_leaves_no_expressions():
     dim = dx.field()

@@ -28,14 +28,6 @@ def test_the_expression_of_a_field_without_a_specifier():
         _ = Base.other
 
 
-@pytest.mark.parametrize("parameters", ["", "self, rngs, other"])
-def test_the_parameters_of_a_method_of_a_part(parameters):
-    with pytest.raises(
-        errors.FieldError, match=r"Model\.act: submodule decorates a method of \(self\) or \(self, rngs\)"
-    ):
-        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    def act({parameters}): ...", {"dx": dx})
-
-
 def test_a_method_that_draws_no_keys():
     @dx.dataclass
     class Model(dx.Module):
@@ -256,20 +248,6 @@ def test_names_that_the_class_body_deletes():
     assert not hasattr(Model(2), "wide")
 
 
-@pytest.mark.parametrize("condition", [True, False])
-def test_a_constant_condition_of_a_variable(condition):
-    with pytest.raises(
-        errors.FieldError, match=rf"Model\.w: the condition of variable\(\.\.\.\) is the constant {condition}"
-    ):
-
-        @dx.dataclass
-        class Model(dx.Module):
-            size: int | None = dx.field(default=None)
-            w: dx.BatchStat[jax.Array] | None = dx.variable(
-                (2,), initializer=dx.initializers.ones, stream=None, when=condition
-            )
-
-
 def test_a_compared_condition_of_a_variable():
     @dx.dataclass
     class Model(dx.Module):
@@ -283,38 +261,6 @@ def test_a_compared_condition_of_a_variable():
 
     assert Model().w is None
     assert Model(3).w is not None
-
-
-@pytest.mark.parametrize("method", ["def part(self, *, rngs): ...", "@staticmethod\n    def part(rngs): ..."])
-def test_submodule_calls_by_position(method):
-    with pytest.raises(errors.FieldError, match="submodule decorates a method of"):
-        exec(f"@dx.dataclass\nclass Model(dx.Module):\n    @dx.submodule\n    {method}", {"dx": dx})
-
-
-def test_submodule_with_parentheses():
-    with pytest.raises(
-        errors.FieldError, match=r"submodule: the decorator takes no parentheses(.*\n)+.*@dx\.submodule$"
-    ):
-
-        class Model(dx.Module):
-            @dx.submodule()
-            def part(self, rngs): ...
-
-
-@pytest.mark.parametrize(
-    ("call", "fix"),
-    [
-        ("dx.repeat(dx.Linear(dim, 3), 2)", "dx.repeat(2, dx.Linear(dim, 3))"),
-        ("dx.repeat(dx.Linear(dim, 3), dim)", "dx.repeat(dim, dx.Linear(dim, 3))"),
-        ("dx.repeat(2.0, dx.Linear(dim, 3))", "dx.repeat(depth, dx.Linear(dim, 3))"),
-    ],
-)
-def test_the_length_of_a_repeated_part(call, fix):
-    with pytest.raises(
-        errors.FieldError, match=r"Model\.repeat: the first argument of dx\.repeat is the length"
-    ) as caught:
-        exec(f"class Model(dx.Module):\n    dim: int = dx.field()\n    parts = {call}", {"dx": dx})
-    assert str(caught.value).endswith(fix)
 
 
 def test_a_class_that_is_decorated_twice():

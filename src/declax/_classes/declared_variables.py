@@ -9,9 +9,6 @@ import jax.numpy as jnp
 
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, variable_class
 from declax._fields.class_body import RNGS_LINES
-from declax._fields.expressions import Expression
-from declax._fields.refusals import WHY_CONSTANT
-from declax._fields.sources import text_of
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
@@ -46,19 +43,13 @@ class VariableMaker:
     ) -> Variable[Any]:
         """Makes the Variable with a key of its stream."""
         if self._kind is None:
-            self._kind = self._find_kind()
+            annotation = self._cls._pytree__specs[self._name].annotation
+            self._kind = _kind_of(self._where, annotation, AnnotationScope(self._cls))
         shape = self._shape(shape)
         if dtype is None:
             dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
         stream = self._recipe.stream
         key = None if stream is None else _draw(self._cls, self._where, rngs, stream)
-        if not callable(initializer):
-            raise FieldError(
-                self._where,
-                "the initializer of a declared Variable cannot be called",
-                got=describe(initializer),
-                fix="variable(..., initializer=dx.initializers.zeros)",
-            )
         metadata = self._metadata(metadata, sharding)
         value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
@@ -74,18 +65,6 @@ class VariableMaker:
         sharding = sharding_at_creation(self._where, known, shape)
         return {} if sharding is None else {"out_sharding": sharding}
 
-    def _find_kind(self) -> type:
-        annotation = self._cls._pytree__specs[self._name].annotation
-        kind = variable_class(annotation, AnnotationScope(self._cls), Variable)
-        if kind is None:
-            raise FieldError(
-                self._where,
-                "the annotation of a declared Variable names no kind of Variable",
-                got=annotation_text(annotation),
-                fix=f"{self._name}: dx.Param[jax.Array] = dx.variable(...)",
-            )
-        return kind
-
     def _shape(self, given: Any) -> tuple[int, ...]:
         is_one = hasattr(given, "__index__") or not hasattr(given, "__iter__")
         sizes = (given,) if is_one else tuple(given)
@@ -93,16 +72,11 @@ class VariableMaker:
             if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
                 raise FieldError(
                     self._where,
-                    f"the entry {self._entry_text(index)} of the declared shape gives no size",
+                    f"the entry {index} of the declared shape gives no size",
                     expected="an int of 0 or more",
                     got=describe(size),
                 )
         return tuple(map(int, sizes))
-
-    def _entry_text(self, index: int) -> str:
-        shape = self._recipe.shape
-        entry = shape[index] if isinstance(shape, tuple | list) else shape
-        return repr(entry)
 
     def _metadata(self, declared: Mapping[str, Any] | None, sharding: Any) -> dict[str, Any]:
         metadata: dict[str, Any] = dict(declared) if declared else {}
@@ -129,12 +103,6 @@ def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> N
 
 def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
     """The next key of a stream; or of the one stream that the constructor got."""
-    if rngs is None:
-        raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {stream!r}, and the constructor got no rngs",
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
-        )
     draw: Any = rngs if _is_stream(rngs) else getattr(rngs, stream, None)
     if not callable(draw):
         raise FieldError(
@@ -170,7 +138,6 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         an annotation that does not suit.
     """
     where = f"{type_name(cls)}.{name}"
-    _check_condition(where, recipe.when)
     if recipe.stream is not None and RNGS not in known:
         raise FieldError(
             where,
@@ -185,22 +152,18 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
             f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
             fix=f"{name}: {annotation_text(annotation)} | None = ...",
         )
-    if variable_class(scope.resolve(annotation), scope, Variable) is None and scope.is_complete:
+    if scope.is_complete:
+        _kind_of(where, annotation, scope)
+
+
+def _kind_of(where: str, annotation: object, scope: AnnotationScope) -> type:
+    kind = variable_class(scope.resolve(annotation), scope, Variable)
+    if kind is None:
         raise FieldError(
             where,
             "variable(...) declares a Variable, and the annotation is not a kind of Variable",
             expected="a kind of Variable, as Param[jax.Array]",
             got=annotation_text(annotation),
-            fix=f"{name}: dx.Param[jax.Array] = dx.variable(...)",
+            fix=f"{where.rpartition('.')[2]}: dx.Param[jax.Array] = dx.variable(...)",
         )
-
-
-def _check_condition(where: str, condition: object) -> None:
-    if condition is None or isinstance(condition, Expression):
-        return
-    raise FieldError(
-        where,
-        f"the condition of variable(...) is the constant {text_of(condition)}",
-        why=WHY_CONSTANT if isinstance(condition, bool) else "the constructor evaluates expressions of fields only",
-        fix="dx.variable(..., when=size != None)        # in place of `size is not None`",
-    )
+    return kind

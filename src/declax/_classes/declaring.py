@@ -9,12 +9,11 @@ from typing import Any, ClassVar, Final, get_origin
 from declax._classes.declared_variables import RNGS
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import Part, Reads, makes_data, recipe_of
-from declax._classes.pytree import Pytree
 from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
-from declax._fields.refusals import WHY_CONSTANT, refuse_partial
+from declax._fields.refusals import refuse_partial
 from declax._fields.sources import CONTAINERS, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
@@ -52,18 +51,13 @@ def declare(cls: Any) -> list[str]:
     annotations = own_annotations(cls)
     for name, expression in body.bound.items():
         _check_constants(cls, name, expression)
-        is_declaration = isinstance(expression, Declaration) and expression._pytree__name == name
-        if is_declaration and _check_declaration(cls, name, expression, annotations):
-            continue
+        if isinstance(expression, Declaration) and expression._pytree__name == name:
+            recipe = recipe_of(expression._pytree__field)
+            if not isinstance(recipe, SubmoduleRecipe):
+                _check_annotated(cls, name, recipe, annotations)
+                continue
         if name not in annotations:
             _declare_internal(cls, name, expression, added)
-        elif annotations[name] is ClassVar or get_origin(annotations[name]) is ClassVar:
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                "a class variable has no value that is computed from fields",
-                got=repr(expression),
-                fix=f"{name} = {expression!r}        # an attribute of each instance",
-            )
         else:
             given = expression._pytree__specified if expression._pytree__name == name else None
             _declare_argument(cls, name, expression, annotations[name], given)
@@ -71,26 +65,6 @@ def declare(cls: Any) -> list[str]:
         cls.__annotations__ = _in_order(annotations, added, body)
     setattr(cls, OWN_KEY, body.bound)
     return [*body.bound, *taken]
-
-
-def _check_declaration(cls: type, name: str, declaration: Any, annotations: Collection[str]) -> bool:
-    """Whether a declaration is a field or Variable, which need an annotation, and no method of the class body."""
-    recipe = recipe_of(declaration._pytree__field)
-    if not isinstance(recipe, SubmoduleRecipe):
-        _check_annotated(cls, name, recipe, annotations)
-        return True
-    code = getattr(recipe.build, "__code__", None)
-    takes_rngs = code is None or (code.co_argcount in (1, 2) and not code.co_kwonlyargcount)
-    is_method = getattr(recipe.build, "__name__", None) == name and not isinstance(recipe.build, staticmethod)
-    if name in annotations or not (is_method and takes_rngs):
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            "submodule decorates a method of (self) or (self, rngs), and takes nothing else",
-            got=describe(recipe.build),
-            fix=f"{name} = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
-            f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> dx.Linear: ...",
-        )
-    return False
 
 
 def _check_annotated(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
@@ -107,9 +81,7 @@ def _check_shared(cls: type, body: BodyNames) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
         refuse_partial(value, f"{type_name(cls)}.{name}")
-        is_bound = name in body.bound or name.startswith("_pytree__")
-        if name == "__annotations__" and has_expression(value):
-            raise _annotated_by(cls, value)
+        is_bound = name in body.bound or name.startswith(("__", "_pytree__"))
         if not is_bound and value.__class__ in CONTAINERS and has_expression(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
@@ -128,17 +100,6 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 "takes globals of the same names",
                 fix=fix_of_shared(name, value, shared[0]),
             )
-
-
-def _annotated_by(cls: type, annotations: Mapping[str, Any]) -> FieldError:
-    """The error of a field that hides a type of the same name."""
-    name, field = next((name, text_of(a)) for name, a in annotations.items() if has_expression(a))
-    return FieldError(
-        f"{type_name(cls)}.{name}",
-        f"the annotation of {name!r} is the field {field!r}, which hides a type of this name",
-        why="Python evaluates an annotation after its statement",
-        fix=f"{name}: module.{field} = ...        # with `import module`, where the type is",
-    )
 
 
 def _check_constants(cls: type, name: str, expression: Expression) -> None:
@@ -162,7 +123,6 @@ def _check_bases(cls: type) -> None:
     for base in cls.__mro__[1:]:
         if EXPRESSIONS_KEY in base.__dict__ or base.__module__.startswith("declax."):
             continue
-        name = next((n for n, v in vars(base).items() if has_expression(v)), None)
         if BODY_KEY in base.__dict__ and "__dataclass_fields__" not in base.__dict__:
             take_marks(base)
         if BODY_KEY in base.__dict__:
@@ -170,12 +130,6 @@ def _check_bases(cls: type) -> None:
                 f"{type_name(base)}.{next(iter(base.__dict__[BODY_KEY].bound))}",
                 f"the declarations of a class require the decorator, and this base of {type_name(cls)} has none",
                 fix="@dx.dataclass",
-            )
-        if name is not None and not issubclass(base, Pytree):
-            raise FieldError(
-                f"{type_name(base)}.{name}",
-                f"nothing evaluates this expression: it is of a base of {type_name(cls)} that is not a Pytree",
-                fix=f"@dx.dataclass\nclass {base.__name__}(dx.Module): ...",
             )
 
 
@@ -195,7 +149,7 @@ def _check_body(cls: type, body: BodyNames) -> None:
         raise FieldError(
             f"{type_name(cls)}.{read}",
             f"the class body applies `is` to {read!r}, which has a value in an instance only",
-            why=WHY_CONSTANT,
+            why="`is` looks at the expression itself, and gives a constant in the class body",
             fix=f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})",
         )
     annotations = own_annotations(cls)

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
-from declax._fields.refusals import class_body
 from declax._fields.sources import CONTAINERS, entries, has_expression, rebuilt, text_of
 from declax.errors import FieldError, describe, type_name
 
@@ -172,16 +171,6 @@ class ClassBody(dict[str, Any]):
     def _class_name(self) -> str:
         qualified: str = dict.get(self, "__qualname__", "class")
         return qualified.rpartition("<locals>.")[2]
-
-    def constant_read(self, reader: str) -> FieldError | None:
-        """The error for a plain default that the running statement read, if any."""
-        annotations = dict.get(self, "__annotations__", {})
-        for name in self._read:
-            value = dict.get(self, name)
-            is_plain = name in self and not has_expression(value)
-            if is_plain and "ClassVar" not in str(annotations.get(name, "ClassVar")):
-                return reads_constant(f"{self._class_name}.{name}", value, annotations[name], reader)
-        return None
 
     def _look_outside(self, reader: str, value: object) -> None:
         """Keeps the names of globals that a value was computed from; raises at names of fields without a specifier."""
@@ -384,11 +373,3 @@ def reads_constant(
         why=why,
         fix=f"{where.rpartition('.')[2]}: {annotation_text(annotation)} = dx.field({default})",
     )
-
-
-def refuse_constant(reader: str) -> None:
-    """Raises if the running statement of the class body read a plain default, and got its constant."""
-    frame = class_body()
-    error = None if frame is None else frame.f_locals.constant_read(reader)  # type: ignore[attr-defined]  # a `ClassBody`
-    if error is not None:
-        raise error

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from declax._fields.class_body import refuse_constant
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, defer_call, referred
-from declax._fields.refusals import WHY_CONSTANT, in_class_body, refuse_partial, require_class_body
+from declax._fields.expressions import Choice, Deferred, Repeated, defer_call, referred
+from declax._fields.refusals import refuse_partial, require_class_body
 from declax._fields.sources import class_text, has_expression, text_of
 from declax.errors import FieldError, describe
 
@@ -74,7 +73,6 @@ def repeat(n: int, item: T, /) -> list[T]:
     >>> len(Tower(3, 4, rngs=dx.Rngs(0)).layers)
     3
     """
-    _check_count(n, item)
     if not has_expression(item):
         raise FieldError(
             "repeat",
@@ -95,22 +93,6 @@ def repeat(n: int, item: T, /) -> list[T]:
     return made  # type: ignore[return-value]  # an expression stands for its value
 
 
-def _check_count(n: object, item: object) -> None:
-    """Refuses a part, or a constant that is not an int, as the length of a list."""
-    count = referred(n)
-    function = count._pytree__function if isinstance(count, Deferred) else None
-    is_part = isinstance(count, Repeated | Literal) or hasattr(function, "_pytree__is_pytree")
-    if not is_part and (isinstance(n, Expression) or hasattr(n, "__index__")):
-        return
-    raise FieldError(
-        in_class_body("repeat"),
-        "the first argument of dx.repeat is the length of the list",
-        expected="an int, or an expression of fields that gives one",
-        got=text_of(n),
-        fix=f"dx.repeat({text_of(item)}, {text_of(n)})" if is_part else f"dx.repeat(depth, {text_of(item)})",
-    )
-
-
 @overload
 def when(flag: bool, item: T, /) -> T | None: ...
 @overload
@@ -127,7 +109,6 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
       The part, to type checkers; in the class body, an expression.
 
     Raises:
-      FieldError: if the condition is True or False, as `size is None` is.
       ExpressionError: outside of a class body.
 
     >>> import declax as dx
@@ -140,13 +121,5 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     (3, 12)
     """
     made = Choice(flag, item, other)
-    if isinstance(flag, bool):
-        refuse_constant("condition of dx.when")
-        raise FieldError(
-            in_class_body("when"),
-            f"the condition is the constant {flag}",
-            why=WHY_CONSTANT,
-            fix="dx.when(size != None, part, other)        # in place of `size is not None`",
-        )
     require_class_body(made)
     return made

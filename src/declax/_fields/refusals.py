@@ -6,12 +6,10 @@ import functools
 import inspect
 import sys
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from declax._fields.sources import CONTAINERS, Term, argument_text, bare, has_expression, items, text_of
 from declax.errors import DeclaxError, ExpressionError, FieldError
-
-WHY_CONSTANT: Final = "`is` and isinstance look at the expression itself, and give a constant in the class body"
 
 
 def refuse(term: Term, operation: str, fix: str) -> NoReturn:

@@ -486,8 +486,8 @@ def variable(
       A field specifier.
 
     Raises:
-      FieldError: when the class is created, if the annotation is not a kind of Variable, an argument is a string or a
-        function, or the class takes no ``rngs`` and `stream` is not None.
+      FieldError: when the class is created, if the annotation is not a kind of Variable, or the class takes no ``rngs``
+        and `stream` is not None; at construction, for a shape with an entry that is no size.
       InitializerError: at construction, if the initializer returns another shape.
 
     >>> import declax as dx
@@ -509,7 +509,7 @@ def variable(
 def submodule(build: Callable[[Any, Any], M], /) -> M: ...
 @overload
 def submodule(build: Callable[[Any], M], /) -> M: ...
-def submodule(build: Any = MISSING, /) -> Any:
+def submodule(build: Any, /) -> Any:
     """Declares a part that a method makes, for parts that need statements.
 
     The method is called in its place in the class body: `self` has what is
@@ -523,8 +523,7 @@ def submodule(build: Any = MISSING, /) -> Any:
       A field specifier; to a type checker, the result of the method.
 
     Raises:
-      FieldError: for parentheses without a method; when the class is created,
-        for a method that takes `rngs` in a class that does not.
+      FieldError: when the class is created, for a method that takes `rngs` in a class that does not.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -537,8 +536,6 @@ def submodule(build: Any = MISSING, /) -> Any:
     >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
     2
     """
-    if build is MISSING:
-        raise FieldError("submodule", "the decorator takes no parentheses", fix="@dx.submodule")
     code = getattr(build, "__code__", None)
     recipe = SubmoduleRecipe(build, takes_rngs=code is None or code.co_argcount > 1)
     return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
