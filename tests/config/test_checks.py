@@ -165,12 +165,7 @@ def test_classes_without_checks_have_no_more_to_do():
 # ----------------------------------------------------------------- declarations
 
 
-def test_what_is_no_check():
-    with pytest.raises(FieldError, match="the check of a field is a function of its value"):
-        dx.static(check=3)
-    with pytest.raises(FieldError, match="a check tests an argument of the constructor"):
-        dx.data(check=even, init=False)
-
+def test_a_check_needs_the_decorator_of_declax():
     @dataclasses.dataclass
     class Standard(dx.Pytree):
         width: int = dx.static(check=even)

@@ -684,13 +684,6 @@ def test_a_tag_as_a_default():
             a: int = dx.static(default=dx.data(3))
 
 
-def test_a_value_with_the_options_of_a_field():
-    with pytest.raises(errors.FieldError, match="got both a value and the option 'kw_only' of a field"):
-        dx.data(3, kw_only=False)
-    with pytest.raises(errors.FieldError, match="got both a value and the option 'default' of a field"):
-        dx.static(3, default=None)
-
-
 def test_an_option_of_a_field_that_does_not_exist():
     with pytest.raises(errors.FieldError, match="there is no option 'defualt' of a field"):
         dx.data(defualt=3)

@@ -76,10 +76,7 @@ def stored():
 
 ERRORS = {
     # fields
-    "a value with options": lambda: dx.data(3, kw_only=True),
     "an option that does not exist": lambda: dx.data(defualt=3),
-    "a check that is no function": lambda: dx.static(check=3),
-    "a check that nothing calls": lambda: dx.static(check=abs, init=False),
     # classes
     "slots": lambda: declare({"a": int}, options={"slots": True}),
     "no Pytree": sub_of_int,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from typing import Any
 
 from declax._classes.declared_variables import RNGS
 from declax._classes.pytree import Pytree
-from declax._classes.records import Record
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.sources import class_text
 from declax._tree.statuses import PLAIN, data_within
-from declax._typing import MISSING, RECORD_KEY
 from declax._variables.variable import Variable
 from declax.errors import type_name
 
@@ -49,23 +45,6 @@ def call_of_shared(item: object) -> str:
         return "dx.variable((dim,), initializer=dx.initializers.ones)"
     if name == "dx.Rngs":
         return RNGS_LINES
-    arguments = _arguments_of(item)
     if RNGS in inspect.signature(cls).parameters:
-        return f"{name}({', '.join([*arguments, 'rngs=rngs'])})"
-    return f"dx.defer({name})({', '.join(arguments)})"
-
-
-def _arguments_of(item: Any) -> list[str]:
-    """The arguments of the call that made an object; ``...`` if one of them has no literal, or is not kept."""
-    fields = [field for field in dataclasses.fields(item) if field.init] if dataclasses.is_dataclass(item) else None
-    given = {f.name: getattr(item, f.name) for f in fields or () if f.name != RNGS and not _is_default(f, item)}
-    record: Record | None = vars(item).get(RECORD_KEY)
-    lost = [] if record is None else [value for value in record.values.values() if value is not MISSING]
-    if fields is None or lost or not all(isinstance(value, int | float | str) for value in given.values()):
-        return ["..."]
-    return [f"{name}={value!r}" for name, value in given.items()]
-
-
-def _is_default(field: dataclasses.Field[Any], item: object) -> bool:
-    value, factory = getattr(item, field.name), field.default_factory
-    return bool(value is (field.default if factory is dataclasses.MISSING else factory()))
+        return f"{name}(..., rngs=rngs)"
+    return f"dx.defer({name})(...)"

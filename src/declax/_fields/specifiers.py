@@ -29,7 +29,7 @@ from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
 from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
-from declax.errors import DeclaxError, FieldError, describe, suggest
+from declax.errors import DeclaxError, FieldError, suggest
 
 if TYPE_CHECKING:
     import jax
@@ -216,25 +216,18 @@ def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None =
 
 
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
+    for name in options:
+        if name not in _OPTIONS:
+            hint = suggest(name, _OPTIONS)
+            raise FieldError(
+                "field",
+                f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
+                expected=", ".join(_OPTIONS),
+            )
     notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes._fields})
     if notes.choices is not None:
         notes = notes._replace(choices=tuple(notes.choices))
-    if notes.check is not None:
-        _check_check(notes.check, options)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
-
-
-def _tag_or_specify(name: str, status: Status, value: Any, options: dict[str, Any]) -> Any:
-    if value is MISSING:
-        return _specify(status, options)
-    if options:
-        raise FieldError(
-            name,
-            f"got both a value and the option {next(iter(options))!r} of a field",
-            why=f"`{name}(value)` tags a value in an assignment, `{name}(default=...)` declares a field",
-            fix=f"{name}(default=...)",
-        )
-    return Tagged(status, value)
 
 
 class MutableDefaultNeedsDefaultFactory:
@@ -287,6 +280,8 @@ class VariableOptions(TypedDict, total=False):
     renamed_from: str | None
 
 
+_OPTIONS = ("default", "default_factory", *DataOptions.__annotations__)
+
 Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
 Text: TypeAlias = str | bytes
 Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
@@ -320,7 +315,7 @@ def field(**options: Any) -> Any:
       A field specifier; in the class body, an expression.
 
     Raises:
-      FieldError: for an unknown option, and for a `check` together with ``init=False``.
+      FieldError: for an unknown option.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -331,7 +326,6 @@ def field(**options: Any) -> Any:
     >>> Block(3, rngs=dx.Rngs(0)).up.out_features
     12
     """
-    _check_options(options)
     return _specify(None, options)
 
 
@@ -373,14 +367,13 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with options of a field, and for a `check` together with ``init=False``.
+      FieldError: for an unknown option.
 
     >>> import declax as dx
     >>> dx.data(3)
     data(3)
     """
-    _check_options(options)
-    return _tag_or_specify("data", Status.DATA, value, options)
+    return _specify(Status.DATA, options) if value is MISSING else Tagged(Status.DATA, value)
 
 
 @overload
@@ -418,14 +411,13 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
       A field specifier, or the tagged value.
 
     Raises:
-      FieldError: for a value together with options of a field, and for a `check` together with ``init=False``.
+      FieldError: for an unknown option.
 
     >>> import declax as dx
     >>> dx.static("relu")
     static('relu')
     """
-    _check_options(options)
-    return _tag_or_specify("static", Status.STATIC, value, options)
+    return _specify(Status.STATIC, options) if value is MISSING else Tagged(Status.STATIC, value)
 
 
 @overload
@@ -539,36 +531,6 @@ def submodule(build: Any, /) -> Any:
     code = getattr(build, "__code__", None)
     recipe = SubmoduleRecipe(build, takes_rngs=code is None or code.co_argcount > 1)
     return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
-
-
-_OPTIONS = ("default", "default_factory", *DataOptions.__annotations__)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in _OPTIONS:
-            hint = suggest(name, _OPTIONS)
-            raise FieldError(
-                "field",
-                f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
-                expected=", ".join(_OPTIONS),
-            )
-
-
-def _check_check(check: object, options: Mapping[str, Any]) -> None:
-    if not callable(check):
-        raise FieldError(
-            "field",
-            "the check of a field is a function of its value",
-            got=describe(check),
-            fix='check=lambda size: "it is odd" if size % 2 else None',
-        )
-    if options.get("init") is False:
-        raise FieldError(
-            "field",
-            "a check tests an argument of the constructor, and init=False means that there is none",
-            fix="check the value in __post_init__, where it is set",
-        )
 
 
 def objection(check: Callable[[Any], object], value: object) -> str | None:
