@@ -894,16 +894,6 @@ def test_a_constant_of_a_global_with_the_name_of_a_field(line):
     assert caught.value.fix == "size: int = dx.field()"
 
 
-@pytest.mark.parametrize("line", ["k = dim * size", "k = size * 2", "k: int = dx.field(default=size)"])
-def test_a_global_above_a_field_of_its_name(line):
-    with pytest.raises(
-        dx.errors.FieldError, match=r"Model\.size: the class body reads this name above its declaration"
-    ) as caught:
-        declare(line, "size: int = dx.field(default=3)", size=7)
-    assert caught.value.why == "Python finds a global of this name"
-    assert caught.value.fix == "declare 'size' first"
-
-
 def test_globals_that_fields_may_have_the_names_of():
     model = declare("size: int = size", "k = smaller(2)", "smaller: int = dx.field(default=3)", size=7)
     assert (model(1, rngs=dx.Rngs(0)).size, model(1, rngs=dx.Rngs(0)).smaller) == (7, 3)

@@ -421,16 +421,3 @@ def test_forward_annotations_of_variables():
         assert type(module.Model().w) is module.Later
     finally:
         del sys.modules[module.__name__]
-
-
-def test_a_class_with_its_own_init_does_not_lose_its_members():
-    @dx.dataclass
-    class Own(dx.Module):
-        n: int = dx.field()
-        scale: dx.Param[jax.Array] = dx.variable((n,), initializer=dx.initializers.ones, stream=None)
-
-        def __init__(self, n: int) -> None:
-            self.n = n
-
-    with pytest.raises(errors.ConstructionError, match="a declared member was never made"):
-        Own(3)

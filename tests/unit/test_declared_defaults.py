@@ -98,15 +98,13 @@ def test_an_override_of_what_has_no_default():
         def up(self, rngs):
             return dx.Linear(self.dim, 2, rngs=rngs)
 
-    with pytest.raises(
-        errors.FieldError, match=r"Wider\.dim: the declaration reads the 'dim' that it overrides, and th"
-    ):
+    with pytest.raises(errors.FieldError, match=r"Wider\.dim: this part reads 'Plain\.dim', a field of a class that"):
 
         @dx.dataclass
         class Wider(Plain):
             dim: int = Plain.dim + 1
 
-    with pytest.raises(errors.FieldError, match=r"Wrapper\.up: .*\n.*\n  fix:      other = ...        # under another"):
+    with pytest.raises(errors.FieldError, match=r"Wrapper\.up: (.*\n)+.*that this declaration overrides"):
 
         @dx.dataclass
         class Wrapper(Plain):

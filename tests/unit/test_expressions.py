@@ -769,9 +769,9 @@ def test_an_expression_in_an_initializer():
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("up = None", "up: dx.Linear | None = dx.field(default=None)"),
-        ("def up(self): ...", "@dx.submodule        # makes the part\ndef up(self): ..."),
-        ("rate = 0.5", "rate: float = dx.field(default=0.5)"),
+        ("up = None", "up: ... = dx.field(default=...)"),
+        ("def up(self): ...", "up: ... = dx.field(default=...)"),
+        ("rate = 0.5", "rate: ... = dx.field(default=...)"),
     ],
 )
 def test_a_plain_value_over_an_inherited_declaration(line, fix):
@@ -780,7 +780,6 @@ def test_a_plain_value_over_an_inherited_declaration(line, fix):
     with pytest.raises(errors.FieldError, match="hides a field or part of a base class") as caught:
         exec(source + line, names)
     assert caught.value.fix.startswith(fix)
-    exec("@dx.dataclass\n" + source + fix.replace("\n", "\n    "), names)
 
 
 def test_a_property_over_an_inherited_declaration():

@@ -85,7 +85,7 @@ def test_an_internal_part_that_is_given():
 
 def test_a_plain_value_that_hides_a_field():
     with pytest.raises(
-        errors.FieldError, match=r"Narrow\.dim: this value hides(.*\n)*.*dim: int = dx.field\(default=7\)"
+        errors.FieldError, match=r"Narrow\.dim: this value hides(.*\n)*.*dim: \.\.\. = dx\.field\(default"
     ):
 
         class Narrow(Base):
@@ -100,7 +100,7 @@ def test_a_read_only_property_that_hides_a_part(decorator):
             @decorator
             def up(self): ...
 
-    assert caught.value.fix == "@dx.submodule        # makes the part\ndef up(self): ..."
+    assert "under @dx.submodule" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_names_that_the_class_body_deletes():
 
     assert Model(2).twice == 16
     assert not hasattr(Model, "four")
-    assert not hasattr(Model(2), "wide")
+    assert Model(2).wide == 8
 
 
 def test_a_compared_condition_of_a_variable():
@@ -298,7 +298,7 @@ def test_a_specifier_in_an_assignment(made):
             self.dim = made()
 
     with pytest.raises(
-        errors.FieldError, match=r"Model\.dim: an attribute cannot hold a declaration(.*\n)+.*dim: int ="
+        errors.FieldError, match=r"Model\.dim: an attribute cannot hold a declaration or(.*\n)+.*dim: int ="
     ):
         Model()
     base = Base(3, 4, rngs=dx.Rngs(0))
@@ -310,7 +310,7 @@ def test_a_specifier_in_an_assignment(made):
 def test_an_expression_in_an_assignment():
     base = Base(3, 4, rngs=dx.Rngs(0))
     for name in ("dim", "other", "up"):
-        with pytest.raises(errors.FieldError, match=rf"Base\.{name}: an attribute cannot hold a field expression"):
+        with pytest.raises(errors.FieldError, match=rf"Base\.{name}: an attribute cannot hold a .* field expression"):
             setattr(base, name, Base.dim)
     assert (base.dim, hasattr(base, "other")) == (3, False)
 

@@ -209,25 +209,12 @@ class PartsFunction:
                     if is_overriding
                     else f"declare {name} before {part.name}",
                 )
-            if id(leaf) not in self._names and any(leaf is older for older in self._known[part.name]):
-                raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
-                    f"the declaration reads the {part.name!r} that it overrides, and that has no default",
-                    why="it has a value in an instance only, which gets the new one",
-                    fix=f"other = ...        # under another name; {part.name!r} is then that of the base",
-                )
             if id(leaf) not in self._names:
-                is_known = leaf._pytree__name in self._known
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
-                    why=f"the bases have another {text_of(leaf)!r}; perhaps one of them was defined again since,\n"
-                    "as by a cell of a notebook that runs twice"
-                    if is_known
-                    else None,
-                    fix="define the bases again, in their order"
-                    if is_known
-                    else "use fields of this class, or of one that it derives from",
+                    why="or of a base that was defined again since, or one that this declaration overrides",
+                    fix="use fields of this class, or of one that it derives from",
                 )
 
     # ------------------------------------------------------------- errors

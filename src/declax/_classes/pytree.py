@@ -33,7 +33,6 @@ from declax._tree.attributes import (
     class_attribute,
     is_behaviour,
     is_data_descriptor,
-    never_made,
     not_a_variable,
     wrong_trace,
 )
@@ -189,7 +188,6 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
     _pytree__variables: ClassVar[frozenset[str]]
-    _pytree__members: ClassVar[tuple[str, ...]] = ()
     _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
@@ -261,9 +259,6 @@ class Pytree(metaclass=PytreeMeta):
 
     def _pytree__finish(self) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
-        for name in self._pytree__members:
-            if name not in self.__dict__:
-                raise never_made(self, name)
         if self._pytree__is_frozen or not layout_of(self).fits(self):
             settle(self)
         if self._pytree__is_pytree:
@@ -419,7 +414,6 @@ def prepare(cls: type[Pytree]) -> None:
             if cls._pytree__is_pytree:
                 _register(cls)
         cls._pytree__specs = specs
-        cls._pytree__members = tuple(name for name, spec in specs.items() if spec.recipe is not None)
         cls._pytree__is_registered = _HERE
         cls._pytree__is_complete = _HERE if is_complete or not is_first else False
 

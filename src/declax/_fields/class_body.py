@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import dis
-import functools
 import inspect
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -103,13 +102,10 @@ class BodyNames:
                 yield from (name for place, name in reads if start <= place < end)
 
 
-_FINDS_A_GLOBAL: Final = "Python finds a global of this name"
-
-
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read", "_taken")
+    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read")
 
     _pytree__is_class_body = True
 
@@ -120,7 +116,6 @@ class ClassBody(dict[str, Any]):
         self._inner: dict[str, str] | None = None
         self._read: list[str] = []
         self._outside: list[str] = []  # the names that the statement reads from outside of the class
-        self._taken: set[str] = set()  # of these, the ones that earlier statements read
 
     def __getitem__(self, name: str) -> Any:
         if name == "__annotations__":
@@ -147,8 +142,6 @@ class ClassBody(dict[str, Any]):
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
-            if name in self._taken:
-                raise self._read_above(name, _FINDS_A_GLOBAL)
             value = body.bind(name, value)
             if self._inner is None:
                 body.code = sys._getframe(1).f_code
@@ -161,12 +154,6 @@ class ClassBody(dict[str, Any]):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
 
-    def __delitem__(self, name: str) -> None:
-        bound = self._body.bound
-        if bound.pop(name, None) is not None and not bound:
-            super().__delitem__(BODY_KEY)
-        super().__delitem__(name)
-
     @property
     def _class_name(self) -> str:
         qualified: str = dict.get(self, "__qualname__", "class")
@@ -177,7 +164,6 @@ class ClassBody(dict[str, Any]):
         outside, self._outside = self._outside, []
         if reader.startswith("__") or isinstance(value, (FunctionType, type, property)):
             return
-        self._taken.update(name for name in outside if name != reader)
         annotations = dict.get(self, "__annotations__", {})
         names = [name for name in outside if name in annotations and name not in (reader, *self)]
         if names:
@@ -185,12 +171,6 @@ class ClassBody(dict[str, Any]):
             raise reads_constant(
                 where, dataclasses.MISSING, annotations[names[0]], f"expression of {reader!r}", why=why
             )
-
-    def _read_above(self, name: str, why: str | None = None) -> FieldError:
-        where = f"{self._class_name}.{name}"
-        return FieldError(
-            where, "the class body reads this name above its declaration", why=why, fix=f"declare {name!r} first"
-        )
 
     def _read_inside(self, name: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
@@ -237,7 +217,9 @@ class ClassBody(dict[str, Any]):
                 fix=RNGS_LINES,
             )
         if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
-            raise self._read_above(name)
+            raise FieldError(
+                where, "the class body reads this name above its declaration", fix=f"declare {name!r} first"
+            )
         base = base_with(name, (cls for base in self._bases for cls in base.__mro__))
         if base is not None:
             raise FieldError(
@@ -334,26 +316,13 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
         is_read_only = isinstance(value, property) and value.fset is None
         if is_declared or (hasattr(type(value), "__set__") and not is_read_only):
             continue
-        function = value.fget if isinstance(value, property) else value
-        function = value.func if isinstance(value, functools.cached_property) else function
-        text = function.__name__ if isinstance(function, FunctionType) else f"{value!r:.40}"
-        fix = (
-            f"@dx.submodule        # makes the part\ndef {name}(self): ..."
-            if text == name
-            else f"{name}: {_annotation_of(cls, name)}{' | None' * (value is None)} = dx.field(default={text})        "
-            f"# a field\n{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule"
-        )
         raise FieldError(
             f"{type_name(cls)}.{name}",
             "this value hides a field or part of a base class, which the constructor would set all the same",
             got=describe(value),
-            fix=fix,
+            fix=f"{name}: ... = dx.field(default=...)        # a field\n"
+            f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
         )
-
-
-def _annotation_of(cls: Any, name: str) -> str:
-    annotation = cls.__dataclass_fields__[name].type
-    return "..." if annotation is Any else annotation_text(annotation)
 
 
 def reads_constant(

@@ -101,11 +101,6 @@ def text_of(value: object) -> str:
     return _text(value, text_of)
 
 
-def text_in_own_class(value: object) -> str:
-    """A value as the class body that declares its names writes it."""
-    return _text(value, text_in_own_class)
-
-
 def declared_text(declared: Term) -> str:
     """An expression as the class body that declares it writes it: names of bases with their class."""
     owner = declared._pytree__owner

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from declax._fields.expressions import Declaration, Expression
+from declax._fields.expressions import Expression
 from declax._fields.snapshots import attributes_of
-from declax._fields.sources import Unmade, text_in_own_class
+from declax._fields.sources import Unmade
 from declax._fields.specifiers import FieldSpec, Status, Tagged
 from declax._tree.layout import Layout, Name
 from declax._tree.read_only import ReadOnly
@@ -24,7 +24,6 @@ from declax._tree.statuses import (
 from declax._typing import TRACE_KEY
 from declax.errors import (
     WHERE_CAPTURES_ARE_FOUND,
-    ConstructionError,
     DeclaxError,
     FieldError,
     StatusError,
@@ -88,15 +87,13 @@ def check_unmade(self: Any, name: Name, value: Unmade) -> None:
     fields = getattr(type(self), "__dataclass_fields__", {})
     if not isinstance(value, Expression) or (name in fields and fields[name].default is value):
         return
-    is_new = isinstance(value, Declaration) and value._pytree__name is None
     raise FieldError(
         _place(self, name),
-        "an attribute cannot hold a declaration" if is_new else "an attribute cannot hold a field expression",
-        got="the result of a specifier, such as dx.field()" if is_new else repr(value),
+        "an attribute cannot hold a declaration or another field expression",
+        got=repr(value),
         why="only class bodies declare fields, and only the constructor of their class gives them values",
-        fix=f"{name}: int = dx.field()        # in the class body, under @dx.dataclass"
-        if is_new
-        else f"{_target(self, name)} = block.{text_in_own_class(value)}        # the attribute of an instance",
+        fix=f"{name}: int = dx.field()        # in the class body, under @dx.dataclass\n"
+        f"{_target(self, name)} = block.dim        # the attribute of an instance, in place of Block.dim",
     )
 
 
@@ -182,17 +179,6 @@ def not_a_variable(self: Any, name: str, value: object) -> StatusError:
         expected=f"a {kind}",
         got=describe(value),
         fix=f"{_target(self, name)}.value = ...        # or {_target(self, name)} = dx.{kind}(...)",
-    )
-
-
-def never_made(self: Any, name: str) -> ConstructionError:
-    """The error of a declared member that a hand-written constructor forgot."""
-    cls = type_name(type(self))
-    return ConstructionError(
-        f"{cls}.{name}",
-        "a declared member was never made",
-        why="the generated constructor makes it, but the class defines `__init__`",
-        fix=f"class {cls}: ...   # without `__init__`; put its code into `__post_init__`",
     )
 
 
