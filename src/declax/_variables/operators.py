@@ -53,6 +53,18 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
+def _value_property(name: str, doc: str) -> Any:
+    """An attribute of the value, unless metadata has its name."""
+
+    def read(self: BoxOperators) -> Any:
+        raw = self._raw
+        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
+            return getattr(raw, name)
+        return self._metadata[name] if name in self._metadata.frozen else getattr(self.value, name)
+
+    return property(read, lambda self, value: self.set_metadata(name, value), doc=doc)
+
+
 class BoxOperators:
     """Operators that read the value of a box; one that works in place writes it back."""
 
@@ -69,8 +81,6 @@ class BoxOperators:
         def set_value(self, value: Any) -> None: ...
         def set_metadata(self, name: str, value: Any, /) -> None: ...
 
-    # Properties that Python code spells out: `x.dtype` is read often, and an attrgetter would be slower.
-
     @property
     def shape(self) -> Any:
         """The shape of the value; metadata of that name does not hide it."""
@@ -79,49 +89,14 @@ class BoxOperators:
             return raw.shape
         return self.value.shape
 
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the value, or metadata of that name."""
-        raw = self._raw
-        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
-            return raw.dtype
-        return self._of_metadata_or_value("dtype")
-
-    @dtype.setter
-    def dtype(self, dtype: Any) -> None:
-        self.set_metadata("dtype", dtype)
-
-    @property
-    def ndim(self) -> Any:
-        """The number of axes of the value, or metadata of that name."""
-        raw = self._raw
-        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
-            return raw.ndim
-        return self._of_metadata_or_value("ndim")
-
-    @ndim.setter
-    def ndim(self, ndim: Any) -> None:
-        self.set_metadata("ndim", ndim)
-
-    @property
-    def size(self) -> Any:
-        """The number of elements of the value, or metadata of that name."""
-        raw = self._raw
-        if self._reads_plainly and self._metadata.is_plain and raw.__class__ in _NEVER_REFS:
-            return raw.size
-        return self._of_metadata_or_value("size")
-
-    @size.setter
-    def size(self, size: Any) -> None:
-        self.set_metadata("size", size)
+    dtype = _value_property("dtype", "The dtype of the value, or metadata of that name.")
+    ndim = _value_property("ndim", "The number of axes of the value, or metadata of that name.")
+    size = _value_property("size", "The number of elements of the value, or metadata of that name.")
 
     @property
     def __numpy_dtype__(self) -> Any:
         """The dtype of the value, which NumPy asks for by this name first."""
         return self.value.dtype
-
-    def _of_metadata_or_value(self, name: str) -> Any:
-        return self._metadata[name] if name in self._metadata.frozen else getattr(self.value, name)
 
     def __bool__(self) -> bool:
         value = self.get_value()
