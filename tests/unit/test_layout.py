@@ -281,7 +281,6 @@ def test_elements_are_replaced_at_once():
 def test_code_is_generated_once():
     layout = layout_of(Open(7))
     flatten = layout.flatten
-    layout.compile()
     assert layout.flatten is flatten
     with pytest.raises(AttributeError, match="nothing_of_it"):
         layout.nothing_of_it

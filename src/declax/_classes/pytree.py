@@ -456,7 +456,6 @@ def _not_decorated(cls: type, name: str) -> FieldError:
 def _register(cls: type[Pytree]) -> None:
     layout = cls._pytree__layout
     if layout.is_closed:
-        layout.compile()
         flatten, flatten_with_keys, unflatten = layout.flatten, layout.flatten_with_keys, layout.unflatten
     else:
         flatten, flatten_with_keys, unflatten = _flatten_open, _flatten_open_with_keys, _unflatten_open

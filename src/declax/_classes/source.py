@@ -37,7 +37,6 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     sources = [maker.source] if maker is not None and maker.source else []
     if not (sources and _is_open(target)):
         layout = _layout(target)
-        layout.compile()
         functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
         sources += [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
     return "\n\n".join(sources) + "\n"

@@ -14,9 +14,10 @@ import weakref
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -51,36 +52,16 @@ _MOST_TRANSITIONS = 256
 """How many transitions a layout caches before it forgets them all."""
 
 
-class _FirstUse:
-    """Stands for attributes that few layouts need: they are set together, when one of them is read."""
-
-    def __init__(self, make: str) -> None:
-        self._make = make
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, layout: Layout, owner: type) -> Any:
-        getattr(layout, self._make)()
-        return getattr(layout, self._name)  # the one that was set, which comes first
-
-
 class Layout:
     """One class with the status of each of its attributes.
 
     Attributes:
       cls: the class.
       statuses: the status of each name, in the order of the names.
-      data_names: the names of the children, in order.
-      static_names: the names of static attributes, in order.
-      snapshots: the names of mutable static attributes, each with its place among the statics that `flatten` gives.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
       variables: the names of declared Variables, which no array may replace.
       looked_into: the classes of values that an assignment to data checks.
-      flatten: the generated function from an instance to children and statics.
-      flatten_with_keys: as `flatten`, each child with its key.
-      unflatten: the generated function from statics and children to an instance.
     """
 
     _interned: ClassVar[Interned[Layout]] = Interned()
@@ -90,20 +71,13 @@ class Layout:
 
     cls: type
     statuses: Mapping[Name, Status]
-    data_names: tuple[Name, ...]
-    static_names: tuple[Name, ...]
     is_closed: bool
     length: int
     variables: frozenset[str]
     looked_into: frozenset[type]
-    snapshots: tuple[tuple[Name, int], ...]
-    flatten: Flatten
-    flatten_with_keys: Flatten
-    unflatten: Unflatten
     _transitions: dict[tuple[Name, str | None], weakref.ref[Layout]]
     _recent: deque[Layout] | None
     _hash: int
-    _is_compiled: bool
 
     @staticmethod
     def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
@@ -135,7 +109,7 @@ class Layout:
 
     @staticmethod
     def _make(owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool) -> Layout:
-        """A layout without the attributes that it gets at their first use."""
+        """A new layout."""
         layout = object.__new__(Layout)
         layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
         layout.length, layout._hash = length, mixed
@@ -143,7 +117,6 @@ class Layout:
         layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
         layout._recent = None
-        layout._is_compiled = False
         root: Layout | None = owner.__dict__.get(LAYOUT_KEY)
         if not is_closed and (root is None or root.is_closed):
             _deviants_of(owner)[:] = [True]
@@ -210,30 +183,45 @@ class Layout:
         count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
         return count == len(self.statuses) and self.cls is node.__class__
 
-    def _sort_out(self) -> None:
-        statuses = self.statuses
-        self.data_names = tuple([n for n, s in statuses.items() if s is Status.DATA])
-        self.static_names = tuple([n for n, s in statuses.items() if s is not Status.DATA])
-        self.snapshots = tuple(
-            (name, place)
-            for place, name in enumerate(self.static_names, 0 if self.is_closed else 1)
-            if statuses[name] is Status.SNAPSHOT
-        )
+    @cached_property
+    def data_names(self) -> tuple[Name, ...]:
+        """The names of the children, in order."""
+        return tuple([n for n, s in self.statuses.items() if s is Status.DATA])
 
-    def compile(self) -> None:
-        """Puts the generated functions in place; their first use does so by itself."""
-        if self._is_compiled:
-            return
-        self.flatten, self.flatten_with_keys, self.unflatten = functions = _generate(self)
-        self._is_compiled = True
+    @cached_property
+    def static_names(self) -> tuple[Name, ...]:
+        """The names of static attributes, in order."""
+        return tuple([n for n, s in self.statuses.items() if s is not Status.DATA])
+
+    @cached_property
+    def snapshots(self) -> tuple[tuple[Name, int], ...]:
+        """The names of mutable static attributes, each with its place among the statics that `flatten` gives."""
+        places = enumerate(self.static_names, 0 if self.is_closed else 1)
+        return tuple([(name, place) for place, name in places if self.statuses[name] is Status.SNAPSHOT])
+
+    @cached_property
+    def _functions(self) -> tuple[Flatten, Flatten, Unflatten]:
+        functions = _generate(self)
         for function in functions:
             del function.__globals__[function.__name__]  # a cycle, and no function calls another one
         source = weakref.finalize(self, linecache.cache.pop, functions[0].__code__.co_filename, None)
         source.atexit = False
+        return functions
 
-    if not TYPE_CHECKING:  # which knows the attributes
-        data_names, static_names, snapshots = _FirstUse("_sort_out"), _FirstUse("_sort_out"), _FirstUse("_sort_out")
-        flatten, flatten_with_keys, unflatten = _FirstUse("compile"), _FirstUse("compile"), _FirstUse("compile")
+    @cached_property
+    def flatten(self) -> Flatten:
+        """The generated function from an instance to children and statics."""
+        return self._functions[0]
+
+    @cached_property
+    def flatten_with_keys(self) -> Flatten:
+        """As `flatten`, each child with its key."""
+        return self._functions[1]
+
+    @cached_property
+    def unflatten(self) -> Unflatten:
+        """The generated function from statics and children to an instance."""
+        return self._functions[2]
 
     def __repr__(self) -> str:
         statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
