@@ -33,35 +33,20 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     def flatten(self):
     """
     cls: Any = target if isinstance(target, type) else type(target)
-    maker = getattr(cls, "_pytree__maker", None)
+    if not (issubclass(cls, Pytree) and cls._pytree__is_pytree):
+        raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))
+    if not cls.__dict__.get("_pytree__is_complete"):
+        prepare(cls)
+    maker = cls._pytree__maker
     sources = [maker.source] if maker is not None and maker.source else []
-    if not (sources and _is_open(target)):
-        layout = _layout(target)
+    layout: Layout = layout_of(target) if isinstance(target, Pytree) else cls._pytree__layout
+    if isinstance(target, Pytree) or layout.is_closed:
         functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
         sources += [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
-    return "\n\n".join(sources) + "\n"
-
-
-def _is_open(target: Any) -> bool:
-    """Whether the instances of a class take shape one by one."""
-    if isinstance(target, Pytree):
-        return False
-    if not target.__dict__.get("_pytree__is_complete"):
-        prepare(target)
-    layout: Layout = target._pytree__layout
-    return not layout.is_closed
-
-
-def _layout(target: Any) -> Layout:
-    if isinstance(target, Pytree) and target._pytree__is_pytree:
-        return layout_of(target)
-    if isinstance(target, type) and issubclass(target, Pytree) and target._pytree__is_pytree:
-        if not _is_open(target):
-            layout: Layout = target._pytree__layout
-            return layout
+    elif not sources:
         raise FieldError(
-            target.__name__,
+            cls.__name__,
             "each layout of instances has its own code; the class has none",
             fix="dx.source_of(instance)",
         )
-    raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))
+    return "\n\n".join(sources) + "\n"
