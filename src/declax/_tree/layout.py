@@ -48,6 +48,8 @@ _LOOKED_INTO = frozenset({Tagged, Declaration, *CONTAINERS})
 _WITH_ARRAYS = _LOOKED_INTO | ARRAY_CLASSES
 _RECENT = 128
 """How many recent layouts a class holds, and how many names such a layout may have."""
+_HASHED = 64
+"""How many entries the hash of a layout counts."""
 _MOST_TRANSITIONS = 256
 """How many transitions a layout caches before it forgets them all."""
 
@@ -77,7 +79,6 @@ class Layout:
     looked_into: frozenset[type]
     _transitions: dict[tuple[Name, str | None], weakref.ref[Layout]]
     _recent: deque[Layout] | None
-    _hash: int
 
     @staticmethod
     def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
@@ -87,32 +88,25 @@ class Layout:
         numbers = sorted([name for name in statuses if isinstance(name, int)])
         names: list[Name] = [*numbers, *sorted([name for name in statuses if isinstance(name, str)])]
         ordered = {name: statuses[name] for name in names}
-        mixed = 0
-        for name, status in ordered.items():
-            mixed ^= hash((name, status._value_))
-        length = sum([name.__class__ is int for name in numbers])
-        return Layout._intern(owner, ordered, mixed, length, is_closed)
+        return Layout._intern(owner, ordered, sum([name.__class__ is int for name in numbers]), is_closed)
 
     @staticmethod
-    def _intern(
-        owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool = False
-    ) -> Layout:
-        """The layout with these statuses, whose hash is put together from those of the single names."""
+    def _intern(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool = False) -> Layout:
+        """The layout with these statuses, which are in the order of the names."""
 
         def make() -> Layout:
-            return Layout._make(owner, statuses, mixed, length, is_closed)
+            return Layout._make(owner, statuses, length, is_closed)
 
-        hashed = hash((owner, mixed))
+        # of the first entries only: a list of n elements changes n times
+        hashed = hash((owner, len(statuses), *islice(statuses.items(), _HASHED)))
         # an instance that deviated and came back has the layout of its class again
         found = Layout._interned.find((owner, True, statuses), hashed)
         return found or Layout._interned.find_or_make((owner, is_closed, statuses), make, hashed)
 
     @staticmethod
-    def _make(owner: type, statuses: Mapping[Name, Status], mixed: int, length: int, is_closed: bool) -> Layout:
-        """A new layout."""
+    def _make(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool) -> Layout:
         layout = object.__new__(Layout)
-        layout.cls, layout.statuses, layout.is_closed = owner, statuses, is_closed
-        layout.length, layout._hash = length, mixed
+        layout.cls, layout.statuses, layout.length, layout.is_closed = owner, statuses, length, is_closed
         layout.variables = getattr(owner, "_pytree__variables", frozenset())
         layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
@@ -145,18 +139,12 @@ class Layout:
 
     def _move(self, name: Name, status: Status | None) -> Layout:
         name = _exact(name)
-        old = self.statuses.get(name)
-        mixed = self._hash
-        if old is not None:
-            mixed ^= hash((name, old._value_))
         if status is None:
-            statuses = dict(self.statuses)
-            statuses.pop(name, None)
+            statuses = {other: known for other, known in self.statuses.items() if other != name}
         else:
             statuses = _set(self.statuses, name, status)
-            mixed ^= hash((name, status._value_))
-        length = self.length + ((status is not None) - (old is not None)) * (name.__class__ is int)
-        found = Layout._intern(self.cls, statuses, mixed, length)
+        length = self.length + (len(statuses) - len(self.statuses)) * (name.__class__ is int)
+        found = Layout._intern(self.cls, statuses, length)
         if len(self._transitions) >= _MOST_TRANSITIONS:
             self._transitions.clear()
         self._transitions[name, status and status._value_] = weakref.ref(found)
@@ -164,18 +152,9 @@ class Layout:
 
     def with_elements(self, statuses: Sequence[Status]) -> Layout:
         """The layout with these statuses of elements."""
-        old = list(islice(self.statuses.values(), self.length))
-        same = min(len(old), len(statuses))
-        if old[:same] != statuses[:same]:
-            same = 0
-        mixed = self._hash
-        for index in range(same, len(old)):
-            mixed ^= hash((index, old[index]._value_))
-        for index in range(same, len(statuses)):
-            mixed ^= hash((index, statuses[index]._value_))
         merged: dict[Name, Status] = dict(enumerate(statuses))
         merged.update(islice(self.statuses.items(), self.length, None))
-        return Layout._intern(self.cls, merged, mixed, len(statuses))
+        return Layout._intern(self.cls, merged, len(statuses))
 
     def fits(self, node: Any) -> bool:
         """Whether an instance has as many attributes as the layout, which is one of its class."""
