@@ -52,13 +52,7 @@ class UsedUp:
 def install(cls: Any, names: Sequence[str]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
 
-    Args:
-      cls: the class.
-      names: the fields that it declares, whose defaults are no attributes of the class.
-
-    Raises:
-      FieldError: for an expression of a class that is not a base, and for a
-        part that reads one that is made later.
+    The defaults of the named fields are no attributes of the class.
     """
     fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
     known = expressions_of(cls)
@@ -137,10 +131,6 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
 
 class Maker:
     """Checks the arguments of a constructor, and makes the parts of an instance.
-
-    Args:
-      cls: the class.
-      known: its expressions by name, the nearest first.
 
     Attributes:
       source: the function that makes the parts, as text.

@@ -20,13 +20,7 @@ RNGS: Final = "rngs"
 
 
 class VariableMaker:
-    """Makes a declared Variable.
-
-    Args:
-      cls: the class that declares it, or a subclass.
-      name: the field.
-      recipe: its declaration.
-    """
+    """Makes a declared Variable of a class, or of a subclass."""
 
     def __init__(self, cls: Any, name: str, recipe: VariableRecipe) -> None:
         self._cls = cls
@@ -124,19 +118,7 @@ def _is_stream(rngs: object) -> bool:
 
 
 def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: object, known: Collection[str]) -> None:
-    """Checks the declaration of a Variable when the class is created.
-
-    Args:
-      cls: the class.
-      name: the field.
-      recipe: its recipe.
-      annotation: its annotation.
-      known: the names of all fields and InitVars.
-
-    Raises:
-      FieldError: for options that are not values, a stream without rngs, and
-        an annotation that does not suit.
-    """
+    """Checks the declaration of a Variable when the class is created; `known` are all fields and InitVars."""
     where = f"{type_name(cls)}.{name}"
     if recipe.stream is not None and RNGS not in known:
         raise FieldError(

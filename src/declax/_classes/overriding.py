@@ -50,10 +50,6 @@ def take_fields(cls: Any, known: Collection[str]) -> list[str]:
 
     An annotation without a value keeps the inherited declaration, of which the class shows no default. Of several
     bases, the standard prefers all fields of the nearer one, also those that this inherits.
-
-    Args:
-      cls: the class.
-      known: the names of the expressions of its bases.
     """
     annotations = own_annotations(cls)
     taken = []

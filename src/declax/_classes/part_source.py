@@ -23,19 +23,10 @@ from declax.errors import DeclaxError, FieldError, type_name
 class PartsFunction:
     """Makes the parts of an instance, in the order of the class body.
 
-    Args:
-      cls: the class.
-      known: its expressions by name, the nearest first.
-      parts: the attributes to make.
-      init_vars: the names of the InitVars of the constructor.
-      checks: the checks of arguments, some of which are parts.
+    `known` are the expressions of the class by name, the nearest first; some checks of arguments are of parts.
 
     Attributes:
       source: the function as text.
-
-    Raises:
-      FieldError: for an expression of a class that is not a base, for a part that reads one that is made later, and
-        for a call without a name at places that are not made together.
     """
 
     def __init__(

@@ -392,11 +392,7 @@ _preparing = threading.RLock()
 def prepare(cls: type[Pytree]) -> None:
     """Reads the declarations of a class and registers it with JAX, once.
 
-    A class whose annotations have undefined names is read again at
-    its next construction.
-
-    Raises:
-      FieldError: for declared members that nothing would make.
+    A class whose annotations have undefined names is read again at its next construction.
     """
     with _preparing:
         for base in cls.__mro__:

@@ -284,13 +284,6 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
     """Puts standard fields into the place of the declarations of a new class.
 
     A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
-
-    Args:
-      cls: the class.
-      annotations: its own annotations.
-
-    Raises:
-      FieldError: for a value that hides a declaration of a base.
     """
     body: BodyNames | None = cls.__dict__.get(BODY_KEY)
     _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])

@@ -162,12 +162,7 @@ _add_operators()
 
 
 class Operation(Expression):
-    """An operation on operands.
-
-    Args:
-      template: its source, with a place for each operand.
-      *operands: expressions and constants.
-    """
+    """An operation on operands; the template is its source, with a place for each."""
 
     __slots__ = ("_pytree__template", "_pytree__values")
 
@@ -221,12 +216,7 @@ def referred(value: Any) -> Any:
 
 
 class Deferred(Expression):
-    """A call that each instance makes for itself.
-
-    Args:
-      function: a class, a function, or an expression.
-      args, kwargs: its arguments.
-    """
+    """A call that each instance makes for itself, of a class, a function, or an expression."""
 
     __slots__ = ("_pytree__args", "_pytree__function", "_pytree__kwargs")
 
@@ -278,11 +268,7 @@ def _defers_calls(function: Any) -> bool:
 
 
 class Declaration(Expression):
-    """A field of the class body: the result of a specifier.
-
-    Args:
-      field: the standard field that takes its place when the class is created.
-    """
+    """A field of the class body: the result of a specifier, with the standard field that takes its place later."""
 
     __slots__ = ("_pytree__field",)
 
@@ -443,11 +429,7 @@ def _deferred_slices(key: Any) -> Any:
 
 
 def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Deferred:
-    """A deferred call, in a class body.
-
-    Raises:
-      FieldError: outside of a class body: nothing would make the call.
-    """
+    """A deferred call, in a class body; elsewhere nothing would make it."""
     call = Deferred(function, args, kwargs)
     require_class_body(call)
     return call

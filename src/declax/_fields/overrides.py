@@ -43,12 +43,8 @@ class DeclaredPart:
 
     Two are equal if they have the same expression.
 
-    Args:
-      owner: the class.
-      steps: the name of the part; for a part of that, the arguments and keys that lead to it.
-      expression: of the part.
-
     Attributes:
+      steps: the name of the part; for a part of that, the arguments and keys that lead to it.
       name: the class and the steps, for people.
       function: the class that the expression calls.
       given: the arguments of the call by name.
@@ -85,12 +81,7 @@ class DeclaredPart:
 
 
 class PartOverride(Unmade):
-    """The argument of a constructor for a part: its declared call with other arguments.
-
-    Args:
-      part: the declared part.
-      arguments: expressions and values by name.
-    """
+    """The argument of a constructor for a part: its declared call with other arguments."""
 
     __slots__ = ("arguments", "part")
 

@@ -75,12 +75,7 @@ def rebuilt(value: Any, items: dict[Any, Any]) -> Any:
 
 
 def has_expression(value: object, depth: int = 8) -> bool:
-    """Whether a value is an expression, or a literal list, tuple or dict that holds one.
-
-    Args:
-      value: any value.
-      depth: how deep literals are nested at most.
-    """
+    """Whether a value is an expression, or a literal list, tuple or dict that holds one at this depth or above."""
     if isinstance(value, Term):
         return True
     if value.__class__ not in CONTAINERS or depth == 0:
@@ -167,9 +162,7 @@ def _is_mutable(value: Any) -> bool:
 class SourceWriter:
     """Writes expressions as the source of a function, and collects the constants in them.
 
-    Args:
-      names: the source of each expression that has a name, by identity.
-      reserved: the names that the function around the source binds.
+    Expressions with a name are found by identity; `reserved` are the names that the function around the source binds.
 
     Attributes:
       constants: the values that are not literals, by the name that the source uses.

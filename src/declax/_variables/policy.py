@@ -105,12 +105,7 @@ def _is_inexact(dtype: Any) -> bool:
 
 
 class DtypeDefault(Generic[D]):
-    """A default factory: the dtype of the current policy, or else the usual one.
-
-    Args:
-      name: the field of `Policy`.
-      usual: the dtype without a policy.
-    """
+    """A default factory: the dtype of the current policy, or else the usual one."""
 
     __slots__ = ("_name", "usual")
 
