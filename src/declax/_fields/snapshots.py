@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from declax import errors
-from declax._fields.interning import Interned
+from declax._fields.interning import Interned, Shared
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def _types_within(value: Any, sets_left: int) -> Hashable:
     return tuple(found)
 
 
-class Frozen:
+class Frozen(Shared):
     """A snapshot of one value. Equal snapshots are the same object; the order of a dict counts.
 
     Attributes:
@@ -124,12 +124,6 @@ class Frozen:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return freeze, (thaw(self),)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
     def __repr__(self) -> str:
         return repr(thaw(self))

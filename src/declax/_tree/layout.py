@@ -24,7 +24,7 @@ import numpy as np
 
 from declax import _jax
 from declax._fields.expressions import Declaration
-from declax._fields.interning import Interned
+from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import freeze, thaw
 from declax._fields.specifiers import Status, Tagged
 from declax._tree.codegen import compile_functions
@@ -54,7 +54,7 @@ _MOST_TRANSITIONS = 256
 """How many transitions a layout caches before it forgets them all."""
 
 
-class Layout:
+class Layout(Shared):
     """One class with the status of each of its attributes.
 
     Attributes:
@@ -208,12 +208,6 @@ class Layout:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.cls, dict(self.statuses))
-
-    def __copy__(self) -> Layout:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Layout:
-        return self
 
 
 def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:

@@ -90,8 +90,8 @@ def same_value(a: Any, b: Any) -> bool:
 # --- values ---------------------------------------------------------------------
 
 
-def value_text(value: Any, depth: int = 0) -> str:
-    """The text of a value, a pytree of arrays included; `depth` is the number of containers around it."""
+def value_text(value: Any) -> str:
+    """The text of a value, a pytree of arrays included."""
     if isinstance(value, Tracer):
         return f"{type(value).__name__}({value.dtype}[{','.join(map(str, value.shape))}])"
     if isinstance(value, jax.Array):
@@ -101,19 +101,10 @@ def value_text(value: Any, depth: int = 0) -> str:
     if isinstance(value, jax.Ref):
         return repr(value) if value.size <= SMALL else f"Ref(shape={value.shape}, dtype={value.dtype!r})"
     if type(value) in _OPENED:
-        return _container_text(value, depth) if depth < MAX_DEPTH else f"{type(value).__name__}(...)"
+        return text_of(value)
     if isinstance(value, (types.FunctionType, type)):
         return value.__qualname__.rpartition("<locals>.")[2]
     return repr(value)
-
-
-def _container_text(value: Any, depth: int) -> str:
-    if type(value) is dict:
-        return f"{{{', '.join(f'{key!r}: {value_text(item, depth + 1)}' for key, item in value.items())}}}"
-    inner = ", ".join(value_text(item, depth + 1) for item in value)
-    if type(value) is list:
-        return f"[{inner}]"
-    return f"({inner},)" if len(value) == 1 else f"({inner})"
 
 
 def _array_text(array: jax.Array) -> str:

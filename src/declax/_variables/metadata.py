@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from declax import errors
 from declax._fields import snapshots
 from declax._fields.annotations import annotations_of
-from declax._fields.interning import Interned
+from declax._fields.interning import Interned, Shared
 from declax._tree import rendering
 from declax._typing import MISSING, T
 
@@ -41,7 +41,7 @@ NEAR: Final = 0.85
 """The similarity of two names (0 to 1) from which on one is a misspelling of the other."""
 
 
-class Metadata(Mapping[str, Any]):
+class Metadata(Shared, Mapping[str, Any]):
     """Immutable metadata, interned by content and types of values: use `Metadata.of`.
 
     >>> Metadata.of({"trainable": False}) is Metadata.of({"trainable": False})
@@ -109,12 +109,6 @@ class Metadata(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _intern, (self.frozen,)
-
-    def __copy__(self) -> Metadata:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Metadata:
-        return self
 
     def __repr__(self) -> str:
         return repr(dict(self))

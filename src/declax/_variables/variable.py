@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -564,16 +563,12 @@ run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
 _read_raw: Final[Callable[[Any], Any]] = attrgetter("_raw")
 
 
-_HAS_QUICK_SLOTS: Final = sys.version_info >= (3, 12)
-"""Whether the interpreter reads a slot quicker than C code asks for it."""
-
-
 def raw_values(variables: Sequence[Any]) -> list[Any]:
     """The raw value of each Variable; none of them is None."""
     if uncaptured_reads.is_watching:
         for variable in variables:
             uncaptured_reads.warn_if_uncaptured(variable)
-    return [variable._raw for variable in variables] if _HAS_QUICK_SLOTS else list(map(_read_raw, variables))
+    return [variable._raw for variable in variables]
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
