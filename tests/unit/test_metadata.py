@@ -83,11 +83,6 @@ def test_threads_get_the_same_object():
     assert len({id(metadata) for metadata in found}) == 50
 
 
-def test_a_hook_must_be_a_function():
-    with pytest.raises(errors.MetadataError, match=r"Param\.on_get_value: a hook must be a function"):
-        Param(1.0, on_get_value=3)
-
-
 def test_hooks_run_in_turn():
     param = Param(1.0, on_get_value=[double, increment])
     assert param.value == 3.0

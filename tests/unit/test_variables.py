@@ -333,10 +333,6 @@ class TestMetadata:
         with pytest.raises(errors.MetadataError, match="there is no such metadata"):
             Param(1.0).del_metadata("tag")
 
-    def test_arguments_of_set_metadata_must_go_together(self):
-        with pytest.raises(errors.MetadataError, match="was called with arguments that do not go together"):
-            Param(1.0).set_metadata("tag")  # type: ignore[call-overload]  # what is being refused
-
     def test_a_missing_attribute_gets_a_suggestion(self):
         with pytest.raises(AttributeError, match=r"Param\.shardin: neither(.|\n)*did you mean 'sharding'"):
             _ = Param(jnp.ones(2)).shardin

@@ -70,8 +70,8 @@ class Metadata(Shared, Mapping[str, Any]):
         content = {_OTHER_NAMES.get(name, name): value for name, value in content.items()}
         frozen = {name: snapshots.freeze(value, f"{where}.{name}") for name, value in sorted(content.items())}
         for name in HOOKS:
-            if name in frozen:
-                frozen[name] = _checked_hooks(frozen[name], f"{where}.{name}")
+            if isinstance(content.get(name), list):
+                frozen[name] = tuple(content[name])  # hooks are called as they are
         return _intern(frozen)
 
     def axis_hook(self, name: str) -> Callable[..., Any] | None:
@@ -135,7 +135,7 @@ def _intern(frozen: Mapping[str, Hashable]) -> Metadata:
 def chain(hooks: Any) -> Callable[..., Any] | None:
     """One function for a hook, a tuple of hooks, or none; each hook of values takes the result of the one before."""
     if not isinstance(hooks, tuple):
-        return hooks  # type: ignore[no-any-return]  # checked by _checked_hooks when it came in
+        return hooks  # type: ignore[no-any-return]  # a function, or None
     if len(hooks) < 2:
         return hooks[0] if hooks else None
 
@@ -146,17 +146,6 @@ def chain(hooks: Any) -> Callable[..., Any] | None:
         return value
 
     return call_each
-
-
-def _checked_hooks(value: Any, where: str) -> Hashable:
-    hooks = snapshots.thaw(value)
-    hooks = tuple(hooks) if isinstance(hooks, (list, tuple)) else hooks
-    for hook in hooks if isinstance(hooks, tuple) else (hooks,):
-        if hook is not None and not callable(hook):
-            raise errors.MetadataError(
-                where, "a hook must be a function", expected="a function or a tuple of them", got=errors.describe(hook)
-            )
-    return hooks
 
 
 def check_names(names: Iterable[str], where: str, known: frozenset[str], reserved: Callable[[str], bool]) -> None:

@@ -366,16 +366,11 @@ class Variable(ArrayOperators, Generic[T]):
         """
         cls = type(self)
         kept: Mapping[str, Any] = self._metadata
-        if len(content) == 1 and isinstance(content[0], Mapping) and not metadata:
+        if len(content) == 1:
             kept, metadata = {}, dict(content[0])
-        elif len(content) == 2 and not metadata:
-            metadata = {str(content[0]): content[1]}
         elif content:
-            raise errors.MetadataError(
-                errors.type_name(cls),
-                "set_metadata was called with arguments that do not go together",
-                expected="keywords, one mapping, or a name and a value",
-            )
+            name, value = content
+            metadata = {name: value}
         if "ref" in metadata or "hijax" in metadata:
             metadata = defaults.without_fixed(metadata, errors.type_name(cls), self.ref)
         cls._check_metadata(metadata)
