@@ -494,15 +494,6 @@ def test_several_rounds_in_one_context():
     assert (float(model.scale.value), float(other.scale.value)) == (4.0, 3.0)
 
 
-def test_one_manager_may_be_used_again():
-    context = update_context("t")
-    with context as a, context as b:
-        assert a is not b
-        assert current_update_context("t") is b
-    with pytest.raises(GraphError, match="no active update context has this tag"):
-        current_update_context("t")
-
-
 def test_any_tag_that_can_be_compared():
     for tag in (0, ("a", 1), frozenset({1}), Open):
         with update_context(tag) as context:
@@ -522,7 +513,6 @@ def test_the_maps_of_the_four_steps():
             part = ctx.split(model)
         assert dict(context.outer_index_outer_ref) == {0: model, 1: model.scale}
         assert (context.outer_ref_outer_index[model], context.outer_ref_outer_index[model.scale]) == (0, 1)
-        assert repr(context) == "UpdateContext('t', outer=2, inner=0)"
         with merge_context("t", inner=True) as ctx:
             inner = ctx.merge(*part)
         assert context.outer_index_inner_ref == {0: inner, 1: inner.scale}
@@ -568,7 +558,7 @@ def test_nothing_is_kept_alive():
     with context as opened, split_context("t") as ctx:
         ctx.split(model)
     assert maps_of(opened) == [None] * 5
-    del model, change
+    del model, change, ctx
     gc.collect()
     assert [reference() for reference in references] == [None] * 6
 
@@ -590,14 +580,14 @@ def test_an_exception_ends_the_context_and_changes_nothing():
     assert own_attributes(model) == before
     assert float(model.scale.value) == 2.0
     assert maps_of(contexts[0]) == [None] * 5
-    with pytest.raises(GraphError, match="no update context is active"):
+    with pytest.raises(GraphError, match="no active update context of this thread has this tag"):
         current_update_context("tag")
     del caught
     gc.collect()
     assert references[0]() is None
 
 
-def test_a_round_that_failed_inside_can_be_made_again():
+def test_a_round_that_failed_inside_can_be_made_again_in_a_new_context():
     model = model_with_scale()
 
     @jax.jit
@@ -615,7 +605,12 @@ def test_a_round_that_failed_inside_can_be_made_again():
             part = ctx.split(model)
         with pytest.raises(ValueError, match="too long"):
             f(part, jnp.ones(2))
-        with split_context("t") as ctx:  # step 1 again
+        with split_context("t") as ctx:  # counts as step 3
+            part = ctx.split(model)
+        with pytest.raises(GraphError, match="step 2 takes what step 1 split"):
+            f(part, jnp.ones(1))
+    with update_context("t"):
+        with split_context("t") as ctx:
             part = ctx.split(model)
         part = f(part, jnp.ones(1))
         with merge_context("t", inner=False) as ctx:
@@ -684,7 +679,7 @@ def test_contexts_belong_to_a_thread():
     assert found == [True] * 4
     if not getattr(sys.flags, "thread_inherit_context", False):
         assert len(errors) == 4
-        assert "no update context is active in this thread" in errors[0]
+        assert "no active update context of this thread has this tag" in errors[0]
 
 
 # ================================================================= without an update context
@@ -735,22 +730,18 @@ def test_the_tree_mode():
 
 
 def test_no_context_and_other_tags():
-    with pytest.raises(GraphError, match=r"update_context\('t'\): no active update context has this tag") as caught:
+    message = "no active update context of this thread has this tag"
+    with pytest.raises(GraphError, match=rf"update_context\('t'\): {message}") as caught:
         current_update_context("t")
-    assert caught.value.got == "no update context is active in this thread"
+    assert caught.value.got is None
     assert caught.value.fix == "with dx.update_context('t'): ..."
-    with pytest.raises(GraphError, match="no active update context has this tag"):
+    with pytest.raises(GraphError, match=message):
         split_context("t").__enter__()
-    with pytest.raises(GraphError, match="no active update context has this tag"):
+    with pytest.raises(GraphError, match=message):
         merge_context("t", inner=True).__enter__()
-    with update_context("train"), pytest.raises(GraphError, match="has this tag; did you mean \"'train'\"") as caught:
+    with update_context("train"), pytest.raises(GraphError, match=message) as caught:
         current_update_context("trian")
-    assert caught.value.got == "active: 'train'"
-
-
-def test_none_is_no_tag():
-    with pytest.raises(GraphError, match="the tag of a context cannot be None"):
-        update_context(None)
+    assert caught.value.got == "the tags 'train'"
 
 
 def test_a_merge_says_which_step_it_is():
@@ -822,17 +813,6 @@ def test_step_3_needs_step_2_and_comes_once():
                 part = ctx.split(model)
             with pytest.raises(GraphError, match="step 3 comes after the end of step 2, and once"):
                 jax.jit(f)(part)
-
-
-def test_outside_of_the_blocks():
-    with split_context() as split:
-        part = split.split(model_with_scale())
-    with pytest.raises(GraphError, match=r"split_context: the context is used outside of its block"):
-        split.split(Open())
-    with merge_context() as merge:
-        merge.merge(*part)
-    with pytest.raises(GraphError, match=r"merge_context: the context is used outside of its block"):
-        merge.merge(*part)
 
 
 def test_states_that_do_not_fit():
@@ -915,11 +895,3 @@ def test_the_peer_does_the_same():
     ours = run(dx, split_context, merge_context, update_context)
     assert ours == run(nnx, nnx.split_context, nnx.merge_context, nnx.update_context)
     assert ours == (["m", "o", "ms", "ms", "o", "m", None, "os", "os"], [18.0, 5, False])
-
-
-def test_the_tag_was_forgotten():
-    with pytest.raises(GraphError, match="a context has a tag, and this is a function"):
-
-        @dx.update_context
-        def g(model):
-            return model

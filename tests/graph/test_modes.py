@@ -198,7 +198,6 @@ FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "update, strict": ("strict", lambda flag: dx.update(Pair(), {}, strict=flag)),
     "flatten": ("with_paths", lambda flag: dx.flatten(Pair(), with_paths=flag)),
     "unflatten": ("copy_variables", lambda flag: dx.unflatten(*dx.flatten(Pair()), copy_variables=flag)),
-    "merge_context": ("inner", lambda flag: dx.merge_context(None, inner=flag).__enter__()),
     "with_vars, ref": ("ref", lambda flag: dx.with_vars(Pair(), ref=flag)),
     "with_vars": ("allow_duplicates", lambda flag: dx.with_vars(Pair(), allow_duplicates=flag)),
     "to_arrays": ("allow_duplicates", lambda flag: dx.to_arrays(Pair(), allow_duplicates=flag)),
