@@ -10,7 +10,7 @@ import pytest
 from declax._filters import PathContains
 from declax._random.changes import broadcast_rngs, is_broadcast_allowed
 from declax._random.streams import RngCount, RngStream
-from declax.errors import FilterError, RngError
+from declax.errors import FilterError
 
 COUNT = RngStream(0, "dropout").count
 PATH = ("encoder", "rngs", "count")
@@ -94,33 +94,6 @@ def test_it_holds_in_its_thread_only() -> None:
     assert seen == [False]
 
 
-def test_how_it_reads() -> None:
-    assert repr(broadcast_rngs("dropout", RngCount, ...)) == "broadcast_rngs('dropout', RngCount, ...)"
-
-
 def test_what_is_no_filter() -> None:
     with pytest.raises(FilterError, match="this is not a filter"):
         broadcast_rngs(3)
-
-
-def test_without_parentheses() -> None:
-    @broadcast_rngs  # the function counts as a filter
-    def run(x: int) -> int:
-        return x
-
-    with pytest.raises(RngError, match="only a function that runs when it is called can be decorated"):
-        run(3)
-
-
-def test_functions_that_run_later() -> None:
-    def generator() -> Any:
-        yield 1
-
-    async def coroutine() -> None: ...
-
-    async def both() -> Any:
-        yield 1
-
-    for f in (generator, coroutine, both):
-        with pytest.raises(RngError, match="only a function that runs when it is called"):
-            broadcast_rngs()(f)

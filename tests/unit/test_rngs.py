@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from declax import errors
 from declax._filters import Not, PathContains
-from declax._random.streams import KeylessInitializer, RngCount, RngKey, Rngs, RngState, RngStream
+from declax._random.streams import RngCount, RngKey, Rngs, RngState, RngStream
 from declax.errors import MissingStreamError
 
 pytestmark = pytest.mark.sampled(6)
@@ -273,17 +273,10 @@ def test_keyless_initializers(name: str) -> None:
     factory = getattr(jax.nn.initializers, name)(*INITIALIZERS[name])
     rngs, keys = Rngs(0, params=1), Rngs(0)
     made = getattr(rngs, name)(*INITIALIZERS[name])
-    assert isinstance(made, KeylessInitializer)
     assert int(rngs.default.count) == 0
     for dtype in (jnp.float32, jnp.complex64):
         np.testing.assert_array_equal(np.asarray(made((2, 3, 4), dtype)), np.asarray(factory(keys(), (2, 3, 4), dtype)))
     assert int(rngs.default.count) == 2
-
-
-def test_keyless_initializers_are_readable() -> None:
-    assert repr(Rngs(0).he_normal(dtype=jnp.float16)) == "Rngs.he_normal(dtype='float16')"
-    assert repr(RngStream(0, "a").lecun_uniform()) == "RngStream.lecun_uniform()"
-    assert Rngs(0).lecun_normal()((2, 3)).dtype == jnp.float32
 
 
 # ---- fork, split, broadcast
@@ -434,7 +427,7 @@ def test_sizes_that_are_none() -> None:
 
 def test_a_split_stream_draws_under_vmap_only() -> None:
     rngs = Rngs(0, params=1).split({"params": 3})
-    message = r"(?s)Rngs.params: a stream with an array of keys cannot draw one key.*shape \(3,\).*fix:"
+    message = r"(?s)params: a stream with an array of keys cannot draw one key.*shape \(3,\).*fix:"
     with pytest.raises(errors.RngError, match=message):
         rngs.params()
     for act in (rngs.fork, lambda: rngs.split(2), lambda: rngs.broadcast(2), rngs.params.fork):
@@ -521,7 +514,7 @@ def test_a_captured_rngs_cannot_draw_under_a_raw_transform() -> None:
 @pytest.mark.parametrize("act", [Rngs.fork, lambda rngs: rngs.split(2), lambda rngs: rngs.broadcast({"params": 2})])
 def test_a_captured_rngs_cannot_be_split_under_a_raw_transform(act: Any) -> None:
     rngs = Rngs(0, params=1)
-    with pytest.raises(errors.TraceContextError, match=r"Rngs\.\w+: the keys of a stream cannot be changed"):
+    with pytest.raises(errors.TraceContextError, match=r"\w+: the keys of a stream cannot be changed"):
         jax.jit(lambda x: x + act(rngs).params.normal())(1.0)
     assert contents(rngs) == contents(Rngs(0, params=1))
 

@@ -24,7 +24,7 @@ from declax._module.viewing import view
 from declax._random.changes import RngBackups, backup_keys, fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from declax._random.streams import RngKey, Rngs, RngState, RngStream, StreamBackup
 from declax._variables.variable import Param
-from declax.errors import DepthError, FilterError, GraphError, RngError, TraceContextError
+from declax.errors import FilterError, GraphError, RngError, TraceContextError
 from declax.nn import Dropout
 
 
@@ -153,7 +153,6 @@ def test_backups_are_a_context_manager_that_restores_on_errors() -> None:
     assert entered is backups
     assert isinstance(backups, RngBackups)
     assert [type(entry) for entry in backups] == [StreamBackup]
-    assert repr(backups) == "RngBackups(default)"
     assert of_stream(rngs.default) == ((), data(jax.random.key(0)), 1)
 
 
@@ -285,25 +284,6 @@ def test_the_first_filter_of_a_fork_counts() -> None:
     assert [int(stream.count) for _, stream in rngs.items()] == [1, 1]
 
 
-def test_only_some_streams_are_forked() -> None:
-    rngs = Rngs(params=0, dropout=1)
-    with fork_rngs(rngs, only="dropout"):
-        assert (int(rngs.params.count), int(rngs.dropout.count)) == (0, 0)
-        rngs.params(), rngs.dropout()
-    assert (int(rngs.params.count), int(rngs.dropout.count)) == (1, 1)
-
-    @fork_rngs(only="dropout", split=2)
-    def shapes(rngs: Rngs) -> list[tuple[int, ...]]:
-        return [stream.key.shape for _, stream in rngs.items()]
-
-    assert shapes(rngs) == [(), (2,)]
-    new = fork_rngs(rngs, only="params", graph_updates=False)
-    assert new.dropout.key is rngs.dropout.key
-    assert new.params.key is not rngs.params.key
-    with pytest.raises(RngError, match="matches no stream"):
-        fork_rngs(rngs, only="dropuot")
-
-
 @pytest.mark.filterwarnings("ignore:The 'split' argument:DeprecationWarning")  # of the peer, of itself
 def test_fork_as_a_decorator_gives_the_keys_of_the_peer(nnx: Any) -> None:
     def program(rngs: Any, fork: Callable[..., Any]) -> Any:
@@ -404,8 +384,6 @@ def test_with_rngs_as_a_decorator() -> None:
 
 
 def test_with_rngs_makes_nothing_in_place() -> None:
-    with pytest.raises(RngError, match="this function makes a new node, and changes nothing in place"):
-        with_rngs(Rngs(0), fork=..., graph_updates=True)
     assert with_rngs(Rngs(0), fork=..., graph_updates=False).default.key.shape == ()
 
 
@@ -548,8 +526,8 @@ def test_backups_live_on_when_the_keys_are_donated() -> None:
     assert contents(rngs) == contents(Rngs(0))
 
 
-def test_backup_keys_only_and_as_a_decorator() -> None:
-    @backup_keys(only="params")
+def test_backup_keys_as_a_decorator() -> None:
+    @backup_keys()
     def run(rngs: Rngs) -> None:
         reseed(rngs, params=4, dropout=5)
         raise KeyError("fails")
@@ -557,8 +535,7 @@ def test_backup_keys_only_and_as_a_decorator() -> None:
     rngs = Rngs(params=0, dropout=1)
     with pytest.raises(KeyError, match="fails"):
         run(rngs)
-    assert contents(rngs)["params"] == contents(Rngs(params=0))["params"]
-    assert contents(rngs)["dropout"] != contents(Rngs(dropout=1))["dropout"]
+    assert contents(rngs) == contents(Rngs(params=0, dropout=1))
 
 
 def test_refs_stay_refs() -> None:
@@ -573,12 +550,6 @@ def test_refs_stay_refs() -> None:
         assert is_array_ref(stream.key.raw_value)
         assert is_array_ref(stream.count.raw_value)
         assert of_stream(stream) == ((), data(jax.random.key(0)), 2)
-
-
-@pytest.mark.parametrize("given", [3, None, [4], "text"])
-def test_what_is_no_backup(given: Any) -> None:
-    with pytest.raises(RngError, match="this is not a backup of a stream"):
-        restore_rngs(given)
 
 
 # ---- errors
@@ -616,7 +587,6 @@ def test_flags_that_are_none() -> None:
         (with_rngs, {"fork": "dropuot"}),
         (with_rngs, {"split": {"dropuot": 2}, "fork": ...}),
         (with_rngs, {"fork": ..., "only": "dropuot"}),
-        (backup_keys, {"only": "dropuot"}),
     ],
 )
 def test_a_filter_that_takes_no_stream(call: Any, options: dict[str, Any]) -> None:
@@ -624,16 +594,9 @@ def test_a_filter_that_takes_no_stream(call: Any, options: dict[str, Any]) -> No
     before = all_of(model)
     with pytest.raises(RngError, match="the filter 'dropuot' matches no stream") as caught:
         call(model, **options)
-    assert "'dropout' at drops[0].rngs, 'dropout' at drops[1].rngs" in str(caught.value)
+    assert "streams named 'dropout', 'params'" in str(caught.value)
     assert "did you mean 'dropout'?" in str(caught.value)
     assert all_of(model) == before
-
-
-def test_many_streams_are_not_all_listed() -> None:
-    rngs = Rngs({f"s{i}": i for i in range(9)})
-    with pytest.raises(RngError, match="matches no stream") as caught:
-        split_rngs(rngs, splits=2, only=Param)
-    assert "'s5' at s5 and 3 more" in str(caught.value)
 
 
 @pytest.mark.parametrize("node", [None, 3, [jnp.ones(2)], Module(), Param(jnp.ones(2)), state(Rngs(0)), "text", len])
@@ -649,18 +612,6 @@ def test_calls_without_streams() -> None:
         return x + y
 
     assert run(1, y=2) == 3
-
-
-def test_what_cannot_be_decorated() -> None:
-    def generator(rngs: Rngs) -> Any:
-        yield rngs
-
-    async def coroutine(rngs: Rngs) -> None: ...
-
-    for decorate in (split_rngs(splits=2), fork_rngs(), with_rngs(fork=...), reseed(default=1), backup_keys()):
-        for f in (generator, coroutine, 3):
-            with pytest.raises(RngError, match="only a function that runs when it is called can be decorated"):
-                decorate(f)
 
 
 def test_streams_that_are_split_already() -> None:
@@ -687,8 +638,6 @@ def test_filters_that_are_none() -> None:
         ({"dropout": 1, "x": 2}, "the filter 'x' matches no stream"),
         ({"dropout": 1.5}, "this is not a seed or a key"),
         ({"dropout": jax.random.split(jax.random.key(0), 2)}, "a stream with an array of keys cannot draw one key"),
-        ({"dropout": 1, "policy": "match"}, "this is not a policy"),
-        ({"dropout": 1, "policy": None}, "this is not a policy"),
         ({"dropout": 1, "policy": lambda path, key, shape: jnp.zeros(())}, "gives no keys of the shape of this stream"),
         ({"dropout": 1, "policy": lambda path, key, shape: None}, "gives no keys of the shape of this stream"),
         (
@@ -867,7 +816,7 @@ def test_in_place_and_in_a_copy_are_the_same_keys(model: Any, size: Any) -> None
 # ---- size, depth, threads
 
 
-def test_deep_models_and_containers() -> None:
+def test_deep_models() -> None:
     deep: Any = Rngs(0)
     for _ in range(2000):
         outer = Module()
@@ -875,19 +824,6 @@ def test_deep_models_and_containers() -> None:
         deep = outer
     with split_rngs(deep, splits=2) as backups:
         assert len(backups) == 1
-    nested: Any = Rngs(0)
-    for _ in range(401):
-        nested = [nested]
-    with pytest.raises(DepthError, match="nested more than 400 levels deep"):
-        split_rngs(nested, splits=2)
-
-
-def test_containers_with_keys_that_cannot_be_sorted() -> None:
-    @fork_rngs()
-    def run(content: Any) -> int:
-        return len(content)
-
-    assert run({1: "a", "b": Rngs(0)}) == 2
 
 
 def test_threads_that_split_and_draw_get_no_key_twice() -> None:
@@ -922,7 +858,7 @@ def test_reseed_for_a_block() -> None:
     rngs.dropout()
     before = contents(rngs)
     with reseed(rngs, dropout=7) as backups:
-        assert repr(backups) == "RngBackups(dropout)"
+        assert [entry.stream.label for entry in backups] == ["dropout"]
         inside = contents(rngs)
         assert {name for name in inside if inside[name] != before[name]} == {"dropout"}
         rngs.dropout()

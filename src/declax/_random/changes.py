@@ -6,25 +6,24 @@ Without a model, these functions are decorators, which change the streams of all
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from typing_extensions import Unpack
 
-from declax._filters import Filter, Predicate, as_written, to_predicate
+from declax._filters import Filter, Predicate, to_predicate
 from declax._graph.binding import bind_many, check_mode
-from declax._graph.nodes import Kind, children_of, enter_container, kind_of
+from declax._graph.nodes import Kind, kind_of, plain_key
 from declax._graph.unflattening import build
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._random.streams import (
     FORK,
-    KeyChange,
     Keys,
     RngCount,
     RngKey,
@@ -45,7 +44,7 @@ from declax._random.streams import (
 from declax._tree.epoch import committing
 from declax._typing import MISSING, Path, Shape
 from declax._variables.variable import Variable
-from declax.errors import RngError, describe, suggest
+from declax.errors import RngError, describe
 
 N = TypeVar("N")
 P = ParamSpec("P")
@@ -56,61 +55,27 @@ On: TypeAlias = Literal[True] | None
 Off: TypeAlias = Literal[False]
 
 
-# --- decorators ------------------------------------------------------------------------
+# --- the streams of a model ------------------------------------------------------------
 
 
 class CallArguments(NamedTuple):
-    """The arguments of a decorated function."""
+    """The arguments of a decorated function; some may have no streams."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-
-
-_RUNS_LATER: Final = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-
-Enter: TypeAlias = Callable[[CallArguments], tuple[AbstractContextManager[object], CallArguments]]
-"""Makes the context of a call from its arguments, and the arguments that the function gets."""
-
-
-def around_calls(where: str, enter: Enter) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator named `where`, whose functions run in a context that is made from their arguments."""
-
-    def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        runs_later = any(is_such(f) for is_such in _RUNS_LATER)
-        if runs_later or not callable(f):
-            raise RngError(
-                where,
-                "only a function that runs when it is called can be decorated",
-                expected="a function, not a generator or a coroutine",
-                got=describe(f),
-                fix=f"@dx.{where}(...)        # above `def`; or, inside of the function: with dx.{where}(...):",
-            )
-
-        @functools.wraps(f)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            context, given = enter(CallArguments(args, kwargs))
-            with context:
-                return f(*given.args, **given.kwargs)
-
-        return call
-
-    return decorate
-
-
-# --- the streams of a model ------------------------------------------------------------
 
 
 class StreamTable:
     """The streams of a model, a container of models, or the `CallArguments` of a call; each once, in graph order."""
 
     def __init__(self, node: Any, graph: Flag) -> None:
-        found = list(_roots(node))
-        self._node, self._roots = node, tuple(root for _, root in found)
-        self._binding = bind_many(self._roots)
+        found, self._treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=_is_root)
+        self._leaves = [leaf for _, leaf in found]
+        self._places = [place for place, leaf in enumerate(self._leaves) if _is_root(leaf)]
+        self._binding = bind_many(tuple([self._leaves[place] for place in self._places]))
         graphdef = self._binding.graphdef
-        if not is_graph(graph):
-            check_mode(graphdef, False)
-        prefixes: dict[Any, Path] = {position: path for position, (path, _) in enumerate(found)}
+        check_mode(graphdef, graph)
+        prefixes: dict[Any, Path] = {i: tuple(map(plain_key, found[place][0])) for i, place in enumerate(self._places)}
         counts: dict[Path, Variable[Any]] = {}
         self.streams: list[Stream] = []
         for (root, *keys), variable in zip(graphdef.definition.paths, self._binding.variables, strict=True):
@@ -122,32 +87,18 @@ class StreamTable:
 
     def copy(self, keys: Keys) -> Any:
         """The value with new nodes, whose streams have new keys; it shares all other Variables."""
-        copies = {id(s.key): s.key.copy(key) for s, (key, _) in keys.items()}
+        copies: dict[int, Any] = {id(s.key): s.key.copy(key) for s, (key, _) in keys.items()}
         copies |= {id(s.count): s.count.copy(count) for s, (_, count) in keys.items()}
-        kept, values = list(self._binding.variables), self._binding.read()
-        for position, variable in enumerate(kept):
-            if id(variable) in copies:
-                kept[position] = new = copies[id(variable)]
-                values[position] = new.raw_value
-        made: Any = build(self._binding.graphdef, values, variables=kept)
-        news = {id(root): new for root, new in zip(self._roots, made, strict=True)}
-        return jax.tree.map(lambda leaf: news.get(id(leaf), leaf), self._node, is_leaf=_is_root)
+        variables = [copies.get(id(variable), variable) for variable in self._binding.variables]
+        made = build(self._binding.graphdef, self._binding.read(), variables=variables)
+        leaves = list(self._leaves)
+        for place, root in zip(self._places, made, strict=True):
+            leaves[place] = root
+        return jax.tree.unflatten(self._treedef, leaves)
 
 
 def _is_root(value: object) -> bool:
     return kind_of(value) in (Kind.NODE, Kind.OBJECT, Kind.VARIABLE)
-
-
-def _roots(node: Any) -> Iterator[tuple[Path, Any]]:
-    """The nodes and Variables that a value is or holds, with their paths, in order."""
-    stack: list[tuple[Path, Any, tuple[Any, ...]]] = [((), node, ())]
-    while stack:
-        path, value, within = stack.pop()
-        if _is_root(value):
-            yield path, value
-        elif kind_of(value) is Kind.CONTAINER:
-            within = enter_container(value, within)
-            stack.extend(((*path, key), child, within) for key, child in reversed(list(children_of(value))))
 
 
 class RngBackups(tuple[StreamBackup, ...]):
@@ -156,8 +107,8 @@ class RngBackups(tuple[StreamBackup, ...]):
     >>> import declax as dx
     >>> rngs = dx.Rngs(0)
     >>> with dx.split_rngs(rngs, splits=3) as backups:
-    ...     print(backups, rngs.default.key.shape)
-    RngBackups(default) (3,)
+    ...     len(backups), rngs.default.key.shape
+    (1, (3,))
     >>> rngs.default.key.shape
     ()
     """
@@ -170,9 +121,6 @@ class RngBackups(tuple[StreamBackup, ...]):
     def __exit__(self, *error: object) -> None:
         restore_rngs(self)
 
-    def __repr__(self) -> str:
-        return f"RngBackups({', '.join(entry.stream.label for entry in self)})"
-
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     """Gives the streams of backups the keys that they had; on an error no stream is changed.
@@ -184,7 +132,6 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
       backups: the result of `split_rngs`, `fork_rngs`, `reseed` or `backup_keys`.
 
     Raises:
-      RngError: for a value that is not a backup.
       TraceContextError: for a stream of another trace level; names its path.
 
     >>> import declax as dx
@@ -194,17 +141,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     >>> rngs.default.key.shape, int(rngs.default.count)
     ((), 1)
     """
-    given: Any = backups
-    entries = list(given) if isinstance(given, Iterable) else [given]
-    for entry in entries:
-        if not isinstance(entry, StreamBackup):
-            raise RngError(
-                "restore_rngs",
-                "this is not a backup of a stream",
-                expected="the result of split_rngs, fork_rngs, reseed or backup_keys",
-                got=describe(entry),
-                fix="backups = dx.split_rngs(model, splits=3)\ndx.restore_rngs(backups)",
-            )
+    entries = list(backups)
     check_can_change(entry.stream for entry in entries)
     with committing:
         for entry in entries:
@@ -218,8 +155,7 @@ def _count_of(backup: StreamBackup) -> jax.Array:
     is_donated = not isinstance(current, Tracer) and current.is_deleted()
     if is_donated or (current.shape, current.dtype) != (key.shape, key.dtype):
         return count
-    later: jax.Array = _later(current, key, stream.count.value, count)
-    return later
+    return _later(current, key, stream.count.value, count)  # type: ignore[no-any-return]  # of jax.jit
 
 
 @jax.jit
@@ -229,21 +165,21 @@ def _later(current: jax.Array, key: jax.Array, current_count: jax.Array, count: 
 
 
 @overload
-def backup_keys(node: Any, /, *, only: Filter = ..., graph: Flag = None) -> RngBackups: ...
+def backup_keys(node: Any, /, *, graph: Flag = None) -> RngBackups: ...
 @overload
-def backup_keys(*, only: Filter = ..., graph: Flag = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def backup_keys(node: Any = MISSING, /, *, only: Filter = ..., graph: Flag = None) -> Any:
+def backup_keys(*, graph: Flag = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def backup_keys(node: Any = MISSING, /, *, graph: Flag = None) -> Any:
     """Copies the keys and counts of the streams below a node, for `restore_rngs`.
 
     Args:
-      node, only: as of `split_rngs`.
+      node: as of `split_rngs`.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The backups, which are a context manager too, and own their arrays.
 
     Raises:
-      RngError: for a filter that matches no stream.
+      RngError: for a node without streams.
       TraceContextError: for a stream of another trace level.
 
     >>> import declax as dx
@@ -256,57 +192,49 @@ def backup_keys(node: Any = MISSING, /, *, only: Filter = ..., graph: Flag = Non
     """
 
     def keep(given: Any) -> RngBackups:
-        streams = select("backup_keys", StreamTable(given, graph).streams, [(only, None)], _is_node(given))
+        required = not isinstance(given, CallArguments)
+        streams = select("backup_keys", StreamTable(given, graph).streams, [(..., None)], required)
         check_can_change(streams)
         with committing:
             return RngBackups(StreamBackup(s, jnp.copy(s.key.value), jnp.copy(s.count.value)) for s in streams)
 
-    return _run("backup_keys", keep, node)
+    return _apply(node, keep)
 
 
 # --- new keys ------------------------------------------------------------------------
 
 
-def _run(where: str, change: Callable[[Any], RngBackups], node: Any) -> Any:
-    """Changes a node in place; without a node, a decorator that restores the streams after each call."""
-    if node is MISSING:
-        return around_calls(where, lambda given: (change(given), given))
-    return change(node)
+def _apply(node: Any, change: Callable[[Any], Any]) -> Any:
+    """Changes a node in place or in a copy; without a node, a decorator that does so for the arguments of each call."""
+    if node is not MISSING:
+        return change(node)
 
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            changed = change(CallArguments(args, kwargs))
+            if isinstance(changed, CallArguments):
+                return f(*changed.args, **changed.kwargs)
+            with changed:
+                return f(*args, **kwargs)
 
-def _is_node(given: Any) -> bool:
-    """Whether a user gave a node; of the arguments of a decorated function, some may have no streams."""
-    return not isinstance(given, CallArguments)
+        return call
 
-
-def _replace(where: str, node: Any, graph: Flag, make: Callable[[list[Stream], bool], Keys]) -> Any:
-    """Gives the streams of a node new keys, or on an error none."""
-
-    def change(given: Any) -> RngBackups:
-        streams = StreamTable(given, graph).streams
-        with committing:
-            return RngBackups(replace_keys(make(streams, _is_node(given))))
-
-    return _run(where, change, node)
+    return decorate
 
 
 def _draw(where: str, node: Any, groups: Sequence[Rules], only: Filter, graph: Flag, graph_updates: Flag) -> Any:
     """Gives streams keys that are drawn from them, in place or in a new node; a tree is never changed in place."""
+    is_in_place = is_graph(graph) and is_on("graph_updates", graph_updates, set_graph_updates.current_value)
 
-    def make(streams: list[Stream], required: bool) -> Keys:
-        return new_keys(where, list(select(where, streams, [(only, None)], required)), groups, required)
-
-    def copy(given: Any) -> Any:
-        table = StreamTable(given, graph)
+    def draw(given: Any) -> Any:
+        required, table = not isinstance(given, CallArguments), StreamTable(given, graph)
+        selected = select(where, table.streams, [(only, None)], required)
         with committing:
-            return table.copy(make(table.streams, _is_node(given)))
+            keys = new_keys(where, list(selected), groups, required)
+            return RngBackups(replace_keys(keys)) if is_in_place else table.copy(keys)
 
-    updates = is_on("graph_updates", graph_updates, set_graph_updates.current_value)
-    if is_graph(graph) and updates:
-        return _replace(where, node, graph, make)
-    if node is MISSING:
-        return around_calls(where, lambda given: (nullcontext(), copy(given)))
-    return copy(node)
+    return _apply(node, draw)
 
 
 @overload
@@ -368,44 +296,29 @@ def split_rngs(
     >>> rngs.dropout.key.shape, int(rngs.dropout.count)
     ((), 1)
     """
-    change: KeyChange = ("split", shape_of("split_rngs", splits))
+    shape = shape_of("split_rngs", splits)
     if is_on("squeeze", squeeze):
-        if change[1] != (1,):
-            raise RngError(
-                "split_rngs",
-                "squeeze removes an axis of one key",
-                expected="splits=1",
-                got=f"splits={splits!r}",
-                fix="dx.split_rngs(model, splits=1, squeeze=True)",
-            )
-        change = ("squeeze", ())
-    return _draw("split_rngs", node, [[(..., change)]], only, graph, graph_updates)
+        if shape != (1,):
+            got, fix = f"splits={splits!r}", "dx.split_rngs(model, splits=1, squeeze=True)"
+            raise RngError("split_rngs", "squeeze removes an axis of one key", got=got, fix=fix)
+        shape = ()
+    return _draw("split_rngs", node, [[(..., ("split", shape))]], only, graph, graph_updates)
 
 
 @overload
 def fork_rngs(
-    node: Any, /, *, split: Sizes | None = None, only: Filter = ..., graph: On = None, graph_updates: On = None
+    node: Any, /, *, split: Sizes | None = None, graph: On = None, graph_updates: On = None
 ) -> RngBackups: ...
 @overload
-def fork_rngs(
-    node: N, /, *, split: Sizes | None = None, only: Filter = ..., graph: Off, graph_updates: Flag = None
-) -> N: ...
+def fork_rngs(node: N, /, *, split: Sizes | None = None, graph: Off, graph_updates: Flag = None) -> N: ...
+@overload
+def fork_rngs(node: N, /, *, split: Sizes | None = None, graph: Flag = None, graph_updates: Off) -> N: ...
 @overload
 def fork_rngs(
-    node: N, /, *, split: Sizes | None = None, only: Filter = ..., graph: Flag = None, graph_updates: Off
-) -> N: ...
-@overload
-def fork_rngs(
-    *, split: Sizes | None = None, only: Filter = ..., graph: Flag = None, graph_updates: Flag = None
+    *, split: Sizes | None = None, graph: Flag = None, graph_updates: Flag = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def fork_rngs(
-    node: Any = MISSING,
-    /,
-    *,
-    split: Sizes | None = None,
-    only: Filter = ...,
-    graph: Flag = None,
-    graph_updates: Flag = None,
+    node: Any = MISSING, /, *, split: Sizes | None = None, graph: Flag = None, graph_updates: Flag = None
 ) -> Any:
     """Gives each stream below a node a new key, drawn from the stream, in place.
 
@@ -416,7 +329,7 @@ def fork_rngs(
       split: how many keys each stream gets: None for one, a number or a shape
         for an array of keys, or a mapping from filters to those. The first
         filter that matches a stream counts; a stream that none matches stays.
-      node, only, graph, graph_updates: as of `split_rngs`, as are results and errors.
+      node, graph, graph_updates: as of `split_rngs`, as are results and errors.
 
     >>> import declax as dx
     >>> rngs = dx.Rngs(params=0, dropout=1)
@@ -428,31 +341,24 @@ def fork_rngs(
     (1, 1)
     """
     rules = [(..., FORK)] if split is None else size_rules("fork_rngs", "split", split, FORK)
-    return _draw("fork_rngs", node, [rules], only, graph, graph_updates)
+    return _draw("fork_rngs", node, [rules], ..., graph, graph_updates)
+
+
+class _NewStreams(TypedDict, total=False):
+    """The options of `with_rngs`."""
+
+    split: Sizes | None
+    fork: Filter | Sequence[Filter]
+    broadcast: Sizes | None
+    only: Filter
+    graph: Flag
+    graph_updates: Flag
 
 
 @overload
-def with_rngs(
-    node: N,
-    /,
-    *,
-    split: Sizes | None = None,
-    fork: Filter | Sequence[Filter] = None,
-    broadcast: Sizes | None = None,
-    only: Filter = True,
-    graph: Flag = None,
-    graph_updates: Flag = None,
-) -> N: ...
+def with_rngs(node: N, /, **options: Unpack[_NewStreams]) -> N: ...
 @overload
-def with_rngs(
-    *,
-    split: Sizes | None = None,
-    fork: Filter | Sequence[Filter] = None,
-    broadcast: Sizes | None = None,
-    only: Filter = True,
-    graph: Flag = None,
-    graph_updates: Flag = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def with_rngs(**options: Unpack[_NewStreams]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def with_rngs(
     node: Any = MISSING,
     /,
@@ -479,11 +385,10 @@ def with_rngs(
       broadcast: the number of equal keys or the shape of their array, as `split`.
       only: selects the streams that any rule is for.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-      graph_updates: None or False, since nothing is changed in place.
+      graph_updates: for NNX programs, which pass False: nothing is changed in place.
 
     Raises:
-      RngError: as `split_rngs`, for a stream that filters of two rules match,
-        and for ``graph_updates=True``.
+      RngError: as `split_rngs`, and for a stream that filters of two rules match.
 
     >>> import declax as dx
     >>> rngs = dx.Rngs(params=0, dropout=1)
@@ -493,14 +398,6 @@ def with_rngs(
     >>> rngs.params.key.shape, int(rngs.params.count)
     ((), 1)
     """
-    if graph_updates is not None and is_on("graph_updates", graph_updates):
-        raise RngError(
-            "with_rngs",
-            "this function makes a new node, and changes nothing in place",
-            expected="graph_updates=False or None",
-            got="graph_updates=True",
-            fix="with dx.fork_rngs(model):        # or dx.split_rngs, which change streams in place",
-        )
     forked: Any = fork  # a sequence of filters is a filter
     groups = [
         [] if split is None else size_rules("with_rngs", "split", split),
@@ -545,8 +442,8 @@ def reseed(
       **stream_keys: for each name, a seed: an int, a key, or a stream.
 
     Raises:
-      RngError: for a name that no stream has, a value that is not a seed, an
-        unknown policy, and a policy whose result has another shape.
+      RngError: for a name that no stream has, a value that is not a seed, and
+        a policy whose result has another shape.
       TraceContextError: for a stream of another trace level.
 
     >>> import declax as dx
@@ -556,23 +453,17 @@ def reseed(
     >>> bool(rngs.dropout.uniform() == first), int(rngs.dropout.count)
     (False, 1)
     """
-    make = policy if callable(policy) else _POLICIES.get(policy)
-    if make is None:
-        raise RngError(
-            "reseed",
-            "this is not a policy",
-            expected="'scalars_only', 'match_shape', or a function of path, key and shape",
-            got=repr(policy),
-            fix=suggest(policy, _POLICIES) if isinstance(policy, str) else None,
-        )
+    make = policy if callable(policy) else _POLICIES[policy]
 
-    def seeded(streams: list[Stream], required: bool) -> Keys:
-        named = select("reseed", streams, [(name, None) for name in stream_keys], required)
+    def replace(given: Any) -> RngBackups:
+        rules: Rules = [(name, None) for name in stream_keys]
+        named = select("reseed", StreamTable(given, graph).streams, rules, not isinstance(given, CallArguments))
         check_can_change(named)
         sources = Rngs(**stream_keys)
-        return {stream: _seeded_keys(stream, make, sources[stream.tag]()) for stream in named}
+        with committing:
+            return RngBackups(replace_keys({s: _seeded_keys(s, make, sources[s.tag]()) for s in named}))
 
-    return _replace("reseed", node, graph, seeded)
+    return _apply(node, replace)
 
 
 def _seeded_keys(stream: Stream, make: PolicyFn, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -595,7 +486,7 @@ _broadcast: Final[ContextVar[tuple[Predicate, ...]]] = ContextVar("declax_broadc
 """The predicates of the blocks and decorated calls that are running, outermost first."""
 
 
-class broadcast_rngs:  # noqa: N801  # reads as a function
+class broadcast_rngs(ContextDecorator):  # noqa: N801  # reads as a function
     """Allows the rows of a `vmap` to draw the same random numbers.
 
     A model that `vmap` broadcasts draws the same numbers for each row: one
@@ -608,8 +499,6 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
 
     Raises:
       FilterError: for a value that is not a filter.
-      RngError: for a decorated generator or coroutine, which runs after the
-        call, and for objects that cannot be called.
 
     >>> import declax as dx
     >>> layer, x = dx.Dropout(0.5, rngs=dx.Rngs(0)), dx.Rngs(1).normal((2, 9))
@@ -619,10 +508,7 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
     True
     """
 
-    __slots__ = ("_filters", "_predicate")
-
     def __init__(self, *filters: Filter) -> None:
-        self._filters = filters
         self._predicate = to_predicate(filters or ...)
 
     def __enter__(self) -> None:
@@ -631,13 +517,6 @@ class broadcast_rngs:  # noqa: N801  # reads as a function
     def __exit__(self, *error: object) -> None:
         # without a token, since one object may be entered again inside of itself, and by many threads
         _broadcast.set(_broadcast.get()[:-1])
-
-    def __call__(self, f: Callable[P, R], /) -> Callable[P, R]:
-        """Decorates a function."""
-        return around_calls("broadcast_rngs", lambda given: (self, given))(f)
-
-    def __repr__(self) -> str:
-        return f"broadcast_rngs({', '.join(map(as_written, self._filters))})"
 
 
 def is_broadcast_allowed(path: Path, count: Any) -> bool:

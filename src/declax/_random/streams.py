@@ -6,6 +6,7 @@ The streams of a model are a table of paths, keys and counts: filters select som
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
@@ -17,6 +18,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypeVar,
     cast,
@@ -33,7 +35,6 @@ from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
-from declax._tree.read_only import ReadOnly
 from declax._typing import Dtype, Path, Shape
 from declax._variables.variable import Variable, set_raw
 from declax.errors import MissingStreamError, RngError, TraceContextError, describe, format_path, suggest
@@ -45,7 +46,7 @@ R = TypeVar("R")
 Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]
 """How many keys: of each stream alike, or of each by the first filter that matches it (by tag, kind or path)."""
-How: TypeAlias = Literal["fork", "split", "broadcast", "squeeze"]
+How: TypeAlias = Literal["fork", "split", "broadcast"]
 KeyChange: TypeAlias = tuple[How, Shape]
 """How new keys are made of one that is drawn from a stream, and in which shape."""
 Rules: TypeAlias = Sequence[tuple[Filter, KeyChange | None]]
@@ -56,12 +57,11 @@ FORK: Final[KeyChange] = ("fork", ())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A stream of a model: its path below an owner, and the Variables of its key and its count."""
+    """A stream of a model: its path, and the Variables of its key and its count."""
 
     path: Path
     key: Variable[Any]
     count: Variable[Any]
-    owner: tuple[str, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -71,7 +71,7 @@ class Stream:
     @property
     def label(self) -> str:
         """The path as it is written in code."""
-        return format_path((*self.owner, *self.path)) if self.path else "the stream"
+        return format_path(self.path) if self.path else "the stream"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,61 +112,52 @@ def size_rules(where: str, how: How, sizes: Sizes, default: KeyChange | None = N
 
 
 def select(
-    where: str, streams: Sequence[Stream], rules: Rules, required: bool = True
-) -> dict[Stream, KeyChange | None]:
-    """The change of each stream that a filter matches, by its path or key; refuses idle filters if `required`."""
-    selected: dict[Stream, KeyChange | None] = {}
+    where: str, streams: Iterable[Stream], rules: Rules, required: bool = True
+) -> dict[Stream, tuple[Filter, KeyChange | None]]:
+    """The first rule whose filter matches a stream, by its path or key; refuses idle filters if `required`."""
+    selected: dict[Stream, tuple[Filter, KeyChange | None]] = {}
     for wanted, change in rules:
         matches = to_predicate(wanted)
         matched = [s for s in streams if matches((*s.path, "key"), s.key) or matches(s.path, s.key)]
         if not matched and required:
-            shown = ", ".join(f"{stream.tag!r} at {stream.label}" for stream in streams[:6])
-            more = f" and {len(streams) - 6} more" if len(streams) > 6 else ""
+            tags = sorted({s.tag for s in streams})
             raise RngError(
                 where,
                 f"the filter {as_written(wanted)} matches no stream of random numbers",
-                expected=None if streams else "a model, an Rngs, an RngStream or a container of such, with a stream",
-                got=f"the streams {shown}{more}" if streams else "no streams",
-                fix=suggest(wanted, sorted({s.tag for s in streams})) if isinstance(wanted, str) else None,
+                got=f"streams named {', '.join(map(repr, tags))}" if tags else "no streams",
+                fix=suggest(wanted, tags) if isinstance(wanted, str) else None,
             )
         for stream in matched:
-            selected.setdefault(stream, change)
+            selected.setdefault(stream, (wanted, change))
     return selected
 
 
 def new_keys(where: str, streams: Sequence[Stream], groups: Sequence[Rules], required: bool = True) -> Keys:
     """Keys drawn from the streams that rules change; a later group has the streams that earlier ones do not match.
 
-    All is checked before the first key is drawn.
+    All is checked before the first key is drawn. `...` and True in a later group take what the others leave.
     """
     changes: dict[Stream, KeyChange] = {}
+    named: dict[Stream, str] = {}
     for rules in groups:
-        found = {s: change for s, change in select(where, streams, rules, required).items() if change is not None}
-        changes = {**found, **changes}
-    _check_rules(where, streams, groups)
+        for stream, (wanted, change) in select(where, streams, rules, required).items():
+            if change is None:
+                continue
+            if wanted is not ... and wanted is not True:
+                if stream in named:
+                    raise RngError(
+                        f"{where}, {stream.label}",
+                        "this stream matches multiple rules",
+                        expected="one of split, broadcast and fork",
+                        got=f"{named[stream]} and {change[0]}",
+                        fix=f"dx.{where}(model, {change[0]}=...)        # `...` takes what no filter selects",
+                    )
+                named[stream] = change[0]
+            changes.setdefault(stream, change)
     check_can_change(changes)
     for stream in changes:
         check_is_single(stream.label, stream.key)
     return {s: make_keys(draw(s.key, s.count), *changes[s]) for s in streams if s in changes}
-
-
-def _check_rules(where: str, streams: Sequence[Stream], groups: Sequence[Rules]) -> None:
-    """Checks that the filters of one group only select a stream; `...` and True take what the others leave."""
-    selected: dict[Stream, str] = {}
-    for rules in groups:
-        explicit = [(wanted, change) for wanted, change in rules if wanted is not ... and wanted is not True]
-        for stream, change in select(where, streams, explicit, False).items():
-            if change is None:
-                continue
-            if stream in selected:
-                raise RngError(
-                    f"{where}, {stream.label}",
-                    "this stream matches multiple rules",
-                    expected="one of split, broadcast and fork",
-                    got=f"{selected[stream]} and {change[0]}",
-                    fix=f"dx.{where}(model, {change[0]}=...)        # `...` takes the streams that no filter selects",
-                )
-            selected[stream] = change[0]
 
 
 # --- keys --------------------------------------------------------------------------
@@ -195,8 +186,6 @@ def make_keys(drawn: jax.Array, how: How, shape: Shape) -> tuple[jax.Array, jax.
         made = jax.random.split(drawn, shape)
     elif how == "broadcast":
         made = jnp.broadcast_to(drawn, shape)
-    elif how == "squeeze":
-        made = jax.random.split(drawn, 1)[0]
     return made, jnp.zeros(made.shape, np.uint32)
 
 
@@ -236,8 +225,6 @@ def check_can_change(streams: Iterable[Stream]) -> None:
     for stream in streams:
         if stream.key._trace is trace and stream.count._trace is trace:
             continue
-        if isinstance(stream.count._trace, ReadOnly):
-            raise stream.count._trace.refusal(stream.label)
         raise TraceContextError(
             stream.label,
             "the keys of a stream cannot be changed from another trace level than its own",
@@ -249,27 +236,12 @@ def check_can_change(streams: Iterable[Stream]) -> None:
 # --- samplers ----------------------------------------------------------------------
 
 
-class KeylessInitializer:
-    """An initializer that draws a key at each call.
-
-    >>> import declax as dx
-    >>> init = dx.Rngs(0).lecun_normal()
-    >>> init, init((2, 3)).shape
-    (Rngs.lecun_normal(), (2, 3))
-    """
-
-    __slots__ = ("_initializer", "_source")
-
-    def __init__(self, initializer: initializers.NamedInitializer, source: Callable[[], jax.Array]) -> None:
-        self._initializer = initializer
-        self._source = source
+class KeylessInitializer(Protocol):
+    """An initializer that draws a key at each call."""
 
     def __call__(self, shape: Sequence[int], dtype: Dtype | None = None, out_sharding: Any = None) -> jax.Array:
         """Makes an array of a shape and dtype from a fresh key."""
-        return self._initializer(self._source(), shape, dtype, out_sharding)
-
-    def __repr__(self) -> str:
-        return f"{errors.type_name(type(self._source))}.{self._initializer!r}"
+        ...
 
 
 class Method(Generic[P, R]):
@@ -298,7 +270,8 @@ def _keyless(factory: Callable[P, initializers.NamedInitializer]) -> Method[P, K
     """A method that makes an initializer which draws its own keys."""
 
     def make(self: Callable[[], jax.Array], /, *args: P.args, **kwargs: P.kwargs) -> KeylessInitializer:
-        return KeylessInitializer(factory(*args, **kwargs), self)
+        initializer = factory(*args, **kwargs)
+        return lambda shape, dtype=None, out_sharding=None: initializer(self(), shape, dtype, out_sharding)
 
     make.__name__ = factory.__name__
     doc = f"The initializer `{make.__name__}`, which draws its keys from here."
@@ -492,15 +465,12 @@ class Rngs(Samplers):
     """
 
     def __init__(self, default: RngValue | Mapping[str, RngValue] | Rngs | None = None, **streams: RngValue) -> None:
-        given: dict[str, RngValue] = {}
         if isinstance(default, (Mapping, Rngs)):
-            given |= dict(default.items())
+            streams = {**dict(default.items()), **streams}
         elif default is not None:
             streams["default"] = default  # after the others, as the peer has it
-        given |= streams
-        made = {name: _named_stream(name, value) for name, value in given.items()}
-        for name, stream in made.items():
-            setattr(self, name, stream)
+        for name, value in streams.items():
+            setattr(self, name, _named_stream(name, value))
 
     def __call__(self) -> jax.Array:
         """Draws the next key of the stream `default`."""
@@ -574,7 +544,7 @@ class Rngs(Samplers):
 
     def _derive(self, where: str, groups: Sequence[Rules]) -> Rngs:
         """New streams by rules; those that no rule changes have the same key."""
-        streams = {name: Stream((name,), stream.key, stream.count, ("Rngs",)) for name, stream in self.items()}
+        streams = {name: Stream((name,), stream.key, stream.count) for name, stream in self.items()}
         keys = new_keys(where, list(streams.values()), groups)
         return Rngs({name: keys[stream][0] if stream in keys else stream.key for name, stream in streams.items()})
 
@@ -597,25 +567,21 @@ def _as_key(where: str, given: object) -> jax.Array:
     value: Any = given.key if isinstance(given, RngStream) else given
     if isinstance(value, Variable):
         value = value.get_value()
-    why = None
     try:
-        is_seed = isinstance(value, (int, np.integer))
         if isinstance(value, (jax.Array, np.ndarray)):
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
                 return cast("jax.Array", value)
             if value.ndim > 0 and value.dtype == np.uint32:
                 wrapped: jax.Array = jax.random.wrap_key_data(jnp.asarray(value))
                 return wrapped
-            is_seed = value.ndim == 0 and bool(jnp.issubdtype(value.dtype, np.integer))
-        if is_seed:
             return jax.random.key(value)
+        return jax.random.key(operator.index(value))
     except (TypeError, ValueError, OverflowError) as error:
-        why = str(error)
-    raise RngError(
-        where,
-        "this is not a seed or a key",
-        expected="an int, a key of jax.random.key, or a Variable or RngStream that holds one",
-        got=describe(value),
-        why=why,
-        fix="dx.Rngs(0)      # or dx.Rngs(jax.random.key(0)), dx.Rngs(params=0, dropout=1)",
-    )
+        raise RngError(
+            where,
+            "this is not a seed or a key",
+            expected="an int, a key of jax.random.key, or a Variable or RngStream that holds one",
+            got=describe(value),
+            why=str(error),
+            fix="dx.Rngs(0)      # or dx.Rngs(jax.random.key(0)), dx.Rngs(params=0, dropout=1)",
+        ) from None
