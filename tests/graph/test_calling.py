@@ -121,8 +121,8 @@ def test_a_proxy_is_used_again():
     increment = caller.blocks[0].increment
     (_, first), (_, second) = increment(), increment()
     assert first[1]["blocks"][0]["count"].value == second[1]["blocks"][0]["count"].value == 1
-    assert repr(increment).endswith(").blocks[0].increment")
-    assert repr(caller.parts["head"]).startswith("call(GraphDef(Model")
+    assert repr(increment) == "call(...).blocks[0].increment"
+    assert repr(caller.parts["head"]) == "call(...).parts['head']"
 
 
 def test_the_structure_may_change():
@@ -240,12 +240,10 @@ def test_what_is_not_callable():
 
 def test_what_is_not_there():
     state = dx.split(Model())
-    with pytest.raises(AttributeError, match="incremnt") as caught:
+    with pytest.raises(AttributeError, match="incremnt"):
         call(state).blocks[0].incremnt()
-    assert caught.value.__notes__ == ["raised at call(...).blocks[0].incremnt"]
-    with pytest.raises(KeyError, match="haed") as caught:
+    with pytest.raises(KeyError, match="haed"):
         call(state).parts["haed"].increment()
-    assert caught.value.__notes__ == ["raised at call(...).parts['haed']"]
     with pytest.raises(LookupError):
         call(state).blocks[7].increment()
     with pytest.raises(TypeError, match="not subscriptable"):

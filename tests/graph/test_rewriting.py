@@ -144,25 +144,16 @@ def test_map_takes_trees_in_variables_and_numbers_in_nodes():
     assert dx.state(made).paths == dx.state(model).paths
 
 
-@pytest.mark.parametrize("result", ["text", Open(), [Open()], print, {"a": "b"}])
-def test_map_refuses_what_no_variable_can_hold(result):
-    with pytest.raises(
-        GraphError, match=r"linear\.kernel: the function of map returned a value that cannot take the place"
-    ):
-        map_leaves(lambda path, value: result if path[-1] == "kernel" else value, Block())
-
-
 def test_map_names_what_came_in_place_of_an_array():
-    with pytest.raises(GraphError, match=r"got: +Param of shape"):
+    with pytest.raises(GraphError, match="raw: expected an array, got Param of shape"):
         map_leaves(lambda path, value: dx.Param(value) if path == ("raw",) else value, Block())
-    with pytest.raises(GraphError, match=r"fix: +return value"):
+    with pytest.raises(GraphError, match="raw: expected an array, got None"):
         map_leaves(lambda path, value: None, Block())
 
 
 def test_map_keeps_arrays_in_containers_arrays():
     # a number in a container is static, so that the structure would change
-    with pytest.raises(GraphError, match=r"\[0\]: .*cannot take the place of an array"):
-        map_leaves(lambda path, value: 1.0, [jnp.ones(1)])
+    assert isinstance(map_leaves(lambda path, value: 1.0, [jnp.ones(1)])[0], jax.Array)
 
 
 def test_map_keeps_refs_refs():
@@ -170,16 +161,6 @@ def test_map_keeps_refs_refs():
     model.ref, model.raw = jax.new_ref(jnp.ones(1)), jnp.ones(1)
     made = map_leaves(lambda path, value: jax.new_ref(value[...] + 1) if path == ("ref",) else value, model)
     assert made.ref[...] == 2
-    with pytest.raises(GraphError, match="cannot take the place of a ref"):
-        map_leaves(lambda path, value: jnp.ones(1), model)
-    with pytest.raises(GraphError, match=r"raw: .*cannot take the place of an array"):
-        map_leaves(lambda path, value: model.ref, with_raw())
-
-
-def with_raw() -> Any:
-    model: Any = Open()
-    model.raw = jnp.ones(1)
-    return model
 
 
 def test_map_in_a_compiled_function():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._filters import Filter
-from declax._graph.binding import bind, check_mode
-from declax._graph.flattening import GraphDef, walk
+from declax._graph.binding import bind
+from declax._graph.flattening import GraphDef
 from declax._graph.nodes import is_ref
 from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
 from declax._graph.unflattening import blueprint_of, build, build_slots
@@ -252,7 +252,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
         states, captures = take_captures(states)
     leaves, metadata = join(graphdef, states)
     if blueprint_of(graphdef).has_plain:
-        leaves = checked_plain(graphdef, leaves)
+        leaves = checked_plain(graphdef, leaves, "merge")
     if copy is not False and is_on("copy", copy):
         leaves = copy_leaves(leaves, graphdef)
     root = build(graphdef, leaves, metadata)
@@ -531,73 +531,45 @@ class Caller(Generic[R]):
     It has no public attributes, so that all those of the model can be reached.
     """
 
-    __slots__ = ("_caller__chain", "_caller__source")
+    __slots__ = ("_caller__chain", "_caller__parts")
 
-    _caller__source: _CalledGraph[R]
+    _caller__parts: Sequence[Any]
     _caller__chain: _Chain
 
-    def __init__(self, source: _CalledGraph[R], chain: _Chain = ()) -> None:
-        self._caller__source = source
+    def __init__(self, parts: Sequence[Any], chain: _Chain = ()) -> None:
+        self._caller__parts = parts
         self._caller__chain = chain
 
     def __getattr__(self, name: str) -> Caller[R]:
         if name.startswith("__") and name.endswith("__"):
-            raise MissingAttributeError(
-                f"call(...){_chain_text(self._caller__chain)}.{name}",
-                "special methods are not reached",
-                fix="graphdef.merge(state), and call it there",
-            )
-        return Caller(self._caller__source, (*self._caller__chain, (name, True)))
+            problem, fix = "special methods are not reached", "graphdef.merge(state), and call it there"
+            raise MissingAttributeError(f"call(...).{name}", problem, fix=fix)
+        return Caller(self._caller__parts, (*self._caller__chain, (name, True)))
 
     def __getitem__(self, key: Any) -> Caller[R]:
-        return Caller(self._caller__source, (*self._caller__chain, (key, False)))
+        return Caller(self._caller__parts, (*self._caller__chain, (key, False)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, R]:
         """Calls the method on a new graph; the result, and the graph after the call, split."""
-        source, chain = self._caller__source, self._caller__chain
-        root = function = merge(source.graphdef, *source.states)
-        for place, (key, is_attribute) in enumerate(chain):
-            try:
-                function = getattr(function, key) if is_attribute else function[key]
-            except Exception as error:
-                error.add_note(f"raised at call(...){_chain_text(chain[: place + 1])}")
-                raise
+        parts = self._caller__parts
+        root = function = merge(*parts)
+        for key, is_attribute in self._caller__chain:
+            function = getattr(function, key) if is_attribute else function[key]
         if not callable(function) or isinstance(function, Variable):
             raise GraphError(
-                f"call(...){_chain_text(chain)}",
+                repr(self),
                 "this is not callable",
                 expected="a method, or a module with __call__",
                 got=describe(function),
                 fix="graphdef.merge(state), to read it",
             )
         output = function(*args, **kwargs)
-        return output, source.split(root)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Caller, (self._caller__source, self._caller__chain)
+        after: Any = unpack(root) if isinstance(parts[0], GraphState) else split(root)
+        return output, after
 
     def __repr__(self) -> str:
-        return f"call({self._caller__source.graphdef!r}){_chain_text(self._caller__chain)}"
-
-
-class _CalledGraph(NamedTuple, Generic[R]):
-    """The graph that is called, and whether it came as one `GraphState` and is returned as one."""
-
-    graphdef: GraphDef[Any]
-    states: Sequence[State[Any]]
-    is_single: bool
-
-    def split(self, root: Any) -> Any:
-        found = walk(root)  # nobody holds the graph, so a binding would not be used again
-        graphdef = found.graphdef
-        check_mode(graphdef, None)
-        if self.is_single:
-            return _make_graph_state(graphdef, graphdef.definition, found.read())
-        return graphdef, make_state(graphdef.definition, found.read())
-
-
-def _chain_text(chain: _Chain) -> str:
-    return "".join(f".{key}" if is_attribute else f"[{key!r}]" for key, is_attribute in chain)
+        keys = [f".{key}" if is_attribute else f"[{key!r}]" for key, is_attribute in self._caller__chain]
+        return f"call(...){''.join(keys)}"
 
 
 @overload
@@ -639,17 +611,16 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     (2, {'a': {'count': 0}, 'b': {'count': 2}})
     """
     parts = graphdef_state if isinstance(graphdef_state, (tuple, list)) else (graphdef_state,)
-    if parts and all(isinstance(part, GraphState) for part in parts):
-        return Caller(_CalledGraph(parts[0].graphdef, parts, is_single=True))
-    if len(parts) < 2 or not isinstance(parts[0], GraphDef):
+    is_unpacked = bool(parts) and all(isinstance(part, GraphState) for part in parts)
+    if not is_unpacked and (len(parts) < 2 or not isinstance(parts[0], GraphDef)):
         raise GraphError(
             "call",
             "the argument is not a split graph",
             expected="(graphdef, state), as of dx.split, or the State of dx.unpack",
-            got=f"({', '.join(map(describe, parts))})" if parts is graphdef_state else describe(graphdef_state),
+            got=describe(graphdef_state),
             fix="dx.call(dx.split(model)).method(...)",
         )
-    return Caller(_CalledGraph(parts[0], parts[1:], is_single=False))
+    return Caller(parts)
 
 
 GraphDef._call = staticmethod(call)

@@ -14,23 +14,22 @@ from declax._graph.binding import bind
 from declax._graph.nodes import (
     NODES,
     Kind,
-    children_of,
     close_container,
     enter_container,
-    is_number,
     is_ref,
     kind_of,
     object_names,
     open_container,
 )
-from declax._graph.unflattening import blueprint_of, build
+from declax._graph.unflattening import build
+from declax._graph.updating import checked_plain
 from declax._modes import is_graph, is_on
 from declax._state.definition import call_each
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import Path
 from declax._variables.variable import Variable, new_variable
-from declax.errors import FieldError, GraphError, StatusError, describe, format_path, type_name
+from declax.errors import FieldError, GraphError, StatusError, describe, format_path
 
 N = TypeVar("N")
 
@@ -57,7 +56,7 @@ def map(  # noqa: A001  # the peers' name
       The new graph. It shares the Variables that `f` returns unchanged.
 
     Raises:
-      GraphError: for a result that cannot take the place of the leaf, and for
+      GraphError: for a result that cannot take the place of an array, and for
         a graph if a tree is required.
 
     >>> import declax as dx
@@ -69,20 +68,16 @@ def map(  # noqa: A001  # the peers' name
     """
     check_function("map", f)
     binding = bind(node, graph)
-    contained = blueprint_of(binding.graphdef).contained
     is_recreating = is_on("recreate_variables", recreate_variables)
     paths = binding.graphdef.definition.paths
     given = [
         raw if variable is None else variable for variable, raw in zip(binding.variables, binding.read(), strict=True)
     ]
-    results = call_each("map", f, paths, zip(paths, given, strict=True))
-    leaves: list[Any] = []
-    for path, value, result in zip(paths, given, results, strict=True):
-        if not isinstance(value, Variable):
-            result = _checked_plain(path, value, result, is_in_container=len(leaves) in contained)
-        elif is_recreating:
-            result = _in_variable(path, value, result)
-        leaves.append(result)
+    leaves = call_each("map", f, paths, zip(paths, given, strict=True))
+    for position, (value, result) in enumerate(zip(given, leaves, strict=True)):
+        if is_recreating and isinstance(value, Variable) and not isinstance(result, Variable):
+            leaves[position] = new_variable(type(value), result, value._metadata, _jax.current_trace())
+    leaves = checked_plain(binding.graphdef, leaves, "map")
     root: N = build(binding.graphdef, leaves, variables=leaves)
     return root
 
@@ -92,54 +87,6 @@ def check_function(where: str, f: object) -> None:
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
         problem, fix = "the first argument must be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)
-
-
-def _in_variable(path: Path, old: Variable[Any], result: Any) -> Variable[Any]:
-    """The Variable for a result: itself, or a new one of the old kind."""
-    if isinstance(result, Variable):
-        return result
-    if result is not None and not _is_plain(result):
-        expected = "a Variable, an array, a number or a container of such"
-        raise _misfit(path, f"a {type_name(type(old))}", expected, result)
-    return new_variable(type(old), result, old._metadata, _jax.current_trace())
-
-
-def _checked_plain(path: Path, old: Any, result: Any, *, is_in_container: bool) -> Any:
-    """A result for a leaf without a Variable."""
-    if is_ref(old) or is_ref(result):
-        if not (is_ref(old) and is_ref(result)):
-            wanted = "a ref" if is_ref(old) else "an array"
-            raise _misfit(path, wanted, wanted, result)
-    elif not (kind_of(result) is Kind.LEAF or (is_number(result) and not is_in_container)):
-        raise _misfit(path, "an array", "an array" if is_in_container else "an array or a number", result)
-    return result
-
-
-def _misfit(path: Path, place: str, expected: str, result: Any) -> GraphError:
-    return GraphError(
-        format_path(path),
-        f"the function of map returned a value that cannot take the place of {place}",
-        expected=expected,
-        got=describe(result),
-        why="map keeps the structure; recursive_map changes it",
-        fix="return value        # leaves it as it is" if result is None else None,
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is an array, a number, or a container of nothing else."""
-    seen: set[int] = set()
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        kind = kind_of(value)
-        if kind is Kind.CONTAINER:
-            if id(value) not in seen:
-                seen.add(id(value))
-                stack.extend(child for _, child in children_of(value) if child is not None)
-        elif not (kind is Kind.LEAF or kind is Kind.REF or is_number(value)):
-            return False
-    return True
 
 
 # --- nodes and leaves ----------------------------------------------------------

@@ -488,7 +488,7 @@ def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, .
     return tuple(order[i][0] for i in range(len(graph.paths))), metadata if is_other else None
 
 
-def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any], where: str) -> list[Any]:
     """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
     checked = list(leaves)
     blueprint = blueprint_of(graphdef)
@@ -501,5 +501,5 @@ def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
         elif position in blueprint.contained:
             checked[position] = _in_container(value)
     if mismatches:
-        raise mismatch_error("merge", mismatches)
+        raise mismatch_error(where, mismatches)
     return checked
