@@ -34,7 +34,6 @@ from declax.errors import (
     format_path,
     note_path,
     suggest,
-    type_name,
 )
 from declax.traversals import walk_mapping
 
@@ -420,9 +419,7 @@ def _same_leaf(a: Any, b: Any) -> bool:
 # --- nested dicts of raw values -------------------------------------------------
 
 
-def match_pure_dict(
-    definition: StateDef, leaves: Sequence[Any], pure_dict: Mapping[Any, Any], *, checks_shapes: bool
-) -> list[tuple[int, Any]]:
+def match_pure_dict(definition: StateDef, pure_dict: Mapping[Any, Any]) -> list[tuple[int, Any]]:
     """The position in a State and the value of each leaf of a pure dict."""
 
     def is_leaf(path: Path, mapping: Mapping[Any, Any]) -> bool:
@@ -434,38 +431,15 @@ def match_pure_dict(
         node = definition.node(path)
         if isinstance(node, int):
             found.append((node, value))
-            misfit = _misfit(leaves[node], definition.leaf_defs[node], value) if checks_shapes else None
-        elif isinstance(node, dict):
-            misfit = None if is_empty else f"expected a mapping of {names_of(node)}, got {describe(value)}"
-        else:
-            misfit = no_such_path(path[-1], definition.node(path[:-1]))
-        if misfit:
-            faults.append(f"{format_path(path)}: {misfit}")
+        elif node is None:
+            faults.append(f"{format_path(path)}: {no_such_path(path[-1], definition.node(path[:-1]))}")
+        elif not is_empty:
+            faults.append(f"{format_path(path)}: expected a mapping of {names_of(node)}, got {describe(value)}")
     if faults:
         count = f"{len(faults)} path{'s' if len(faults) > 1 else ''}"
         problem = f"the values do not fit the State at {count}, and nothing was changed"
         raise GraphError("replace_by_pure_dict", problem, got="\n".join(faults))
     return found
-
-
-def _misfit(old: Any, leaf_def: LeafDef, value: Any) -> str | None:
-    """Why a value cannot take the place of a leaf, or None."""
-    if isinstance(value, Variable) and (leaf_def is None or leaf_def[0] is not type(value)):
-        kind = "in no Variable" if leaf_def is None else f"of {type_name(leaf_def[0])}"
-        return f"expected a value {kind}, got {describe(value)}"
-    new = raw_of(value)
-    structures: list[Any] = [jax.tree.structure(x) for x in (old, new)]
-    shapes = zip(map(_shape, jax.tree.leaves(old)), map(_shape, jax.tree.leaves(new)), strict=False)
-    if structures[0] == structures[1] and all(a == b or a is None or b is None for a, b in shapes):
-        return None
-    return f"expected {jax.tree.map(describe, old)}, got {jax.tree.map(describe, new)}"
-
-
-def _shape(leaf: Any) -> tuple[int, ...] | None:
-    if isinstance(leaf, (int, float, complex)):
-        return ()
-    shape = getattr(leaf, "shape", None)
-    return shape if isinstance(shape, tuple) else None
 
 
 # --- errors ---------------------------------------------------------------------

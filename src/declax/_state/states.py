@@ -236,11 +236,11 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
           pure_dict: nested mappings of raw values, as of `to_pure_dict`, for
             some or all paths.
           replace_fn: takes the old value, a Variable or another one, and the
-            new one; returns a Variable or a raw value. Shapes are not checked then.
+            new one; returns a Variable or a raw value.
 
         Raises:
-          GraphError: for paths that the State does not have and values of
-            another shape or kind; lists all of them, and nothing is changed.
+          GraphError: for paths that the State does not have; lists all of them,
+            and nothing is changed. Shapes are checked by `update`.
           TraceContextError: the State belongs to another trace.
 
         >>> import declax as dx
@@ -250,7 +250,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         2.0
         """
         definition, leaves = self._pair
-        found = match_pure_dict(definition, leaves, pure_dict, checks_shapes=replace_fn is None)
+        found = match_pure_dict(definition, pure_dict)
         values = [value for _, value in found]
         if replace_fn is not None:
             old = values_of(definition, leaves)
