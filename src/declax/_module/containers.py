@@ -93,7 +93,7 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     @overload
     def __init__(self, elements: Iterable[T], /) -> None: ...
     def __init__(self, elements: Iterable[T] = (), /) -> None:
-        self._pytree__add(elements)
+        self.extend(elements)
 
     @staticmethod
     def _pytree__make_key(name: Name) -> Any:
@@ -103,43 +103,31 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         attributes: dict[Any, Any] = vars(self)
         return [attributes[i] for i in range(len(self))]
 
-    def _pytree__statuses(self) -> list[Status]:
+    def _pytree__statuses(self) -> list[Any]:
         layout = layout_of(self)
         return list(islice(layout.statuses.values(), layout.length))
 
-    def _pytree__give(self, values: list[Any], statuses: list[Status], start: int = 0) -> None:
-        """Sets all elements from `start` on, with one Layout; `statuses` are those of all elements."""
+    def _pytree__replace(self, values: list[Any], statuses: list[Any]) -> None:
+        """Sets all elements, with one Layout; those with the status None are new."""
         self._pytree__check_trace("...")
+        draft = _Draft()
+        new = _admit_all(self, [(i, values[i]) for i, status in enumerate(statuses) if status is None], draft)
+        for index, value in new.items():
+            values[index], statuses[index] = value, draft.statuses[index]
         attributes: dict[Any, Any] = vars(self)
         old = layout_of(self)
         for index in range(len(statuses), old.length):
             del attributes[index]
-        attributes.update(enumerate(values, start))
+        attributes.update(enumerate(values))
         set_layout(self, old.with_elements(statuses))
         self._pytree__changed()
-
-    def _pytree__admit(self, values: list[Any], statuses: list[Any]) -> None:
-        """Sets all elements; those with the status None are new."""
-        self._pytree__check_trace("...")
-        draft = _Draft()
-        new = _admit_all(self, ((i, values[i]) for i, status in enumerate(statuses) if status is None), draft)
-        for index, value in new.items():
-            values[index], statuses[index] = value, draft.statuses[index]
-        self._pytree__give(values, statuses)
-
-    def _pytree__add(self, values: Iterable[T]) -> None:
-        self._pytree__check_trace("...")
-        draft, start = _Draft(), len(self)
-        added = _admit_all(self, enumerate(values, start), draft)
-        if added:
-            self._pytree__give([*added.values()], [*self._pytree__statuses(), *draft.statuses.values()], start)
 
     def _pytree__delete(self, indices: Collection[int]) -> None:
         """Removes the elements at some indices; the others keep their statuses."""
         gone = {range(len(self))[index] for index in indices}
         kept = [index for index in range(len(self)) if index not in gone]
         values, statuses = self._pytree__values(), self._pytree__statuses()
-        self._pytree__give([values[index] for index in kept], [statuses[index] for index in kept])
+        self._pytree__replace([values[index] for index in kept], [statuses[index] for index in kept])
 
     def __len__(self) -> int:
         return layout_of(self).length
@@ -162,35 +150,18 @@ class List(_Elements, MutableSequence[T], Generic[T]):
             self._pytree__set_element(range(len(self))[index], value)
             return
         values, statuses, new = self._pytree__values(), self._pytree__statuses(), list(value)
-        values[index] = new
-        marks: list[Any] = statuses
-        marks[index] = [None] * len(new)
-        self._pytree__admit(values, marks)
+        values[index], statuses[index] = new, [None] * len(new)
+        self._pytree__replace(values, statuses)
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         """Removes an element or the elements of a slice."""
-        if not isinstance(index, slice) and range(len(self))[index] == len(self) - 1:
-            self._pytree__delete_last()
-            return
         values, statuses = self._pytree__values(), self._pytree__statuses()
         del values[index], statuses[index]
-        self._pytree__give(values, statuses)
-
-    def _pytree__delete_last(self) -> None:
-        last = len(self) - 1
-        attributes: dict[Any, Any] = vars(self)
-        self._pytree__check_trace(last)
-        set_layout(self, layout_of(self).without(last))
-        del attributes[last]
-        self._pytree__changed()
+        self._pytree__replace(values, statuses)
 
     def insert(self, index: SupportsIndex, value: T) -> None:
         """Inserts an element before an index."""
-        values, statuses = self._pytree__values(), self._pytree__statuses()
-        marks: list[Any] = statuses
-        values.insert(index, value)
-        marks.insert(index, None)
-        self._pytree__admit(values, marks)
+        self[index:index] = [value]
 
     def append(self, value: T) -> None:
         """Appends an element."""
@@ -198,20 +169,21 @@ class List(_Elements, MutableSequence[T], Generic[T]):
 
     def extend(self, values: Iterable[T]) -> None:
         """Appends elements."""
-        self._pytree__add(values)
+        added = list(values)
+        self._pytree__replace([*self._pytree__values(), *added], [*self._pytree__statuses(), *[None] * len(added)])
 
     def reverse(self) -> None:
         """Reverses the order; each element keeps its status."""
-        self._pytree__give(self._pytree__values()[::-1], self._pytree__statuses()[::-1])
+        self._pytree__replace(self._pytree__values()[::-1], self._pytree__statuses()[::-1])
 
     def clear(self) -> None:
         """Removes all elements."""
-        self._pytree__give([], [])
+        self._pytree__replace([], [])
 
     def copy(self) -> List[T]:
         """A new List of the same elements, each with its status."""
         copied: List[T] = List()
-        copied._pytree__give(self._pytree__values(), self._pytree__statuses())
+        copied._pytree__replace(self._pytree__values(), self._pytree__statuses())
         return copied
 
     def __iter__(self) -> Iterator[T]:
@@ -279,10 +251,6 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         self._pytree__check_trace(next(iter(entries)))
         draft = _Draft(layout_of(self).statuses)
         values = _admit_all(self, ((str.__str__(key), value) for key, value in entries.items()), draft)
-        if type(self).__setitem__ is not Dict.__setitem__:  # that of a subclass sees each entry
-            for key, value in entries.items():
-                self[key] = value
-            return
         set_layout(self, Layout.of(type(self), draft.statuses))
         vars(self).update(values)
         self._pytree__changed()
@@ -321,18 +289,6 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
     def update(self, entries: Any = (), /, **named: T) -> None:
         """Sets several entries; on an error, none."""
         self._pytree__add({**dict(entries), **named})
-
-    def clear(self) -> None:
-        """Removes all entries."""
-        if type(self).__delitem__ is not Dict.__delitem__:  # that of a subclass sees each entry
-            super().clear()
-            return
-        attributes = vars(self)
-        for name in list(self):
-            self._pytree__check_trace(name)
-            del attributes[name]
-        set_layout(self, Layout.of(type(self), {}))
-        self._pytree__changed()
 
     def __delitem__(self, key: str) -> None:
         if key in _HIDDEN or key not in self.__dict__:
