@@ -339,7 +339,7 @@ def test_cycles_stay_where_their_nodes_do():
 def test_a_node_that_holds_itself_cannot_be_replaced():
     model = cyclic()
     with pytest.raises(
-        GraphError, match=r"cannot be replaced by recursive_map[\s\S]*the node at \(\), which is also at child\.up"
+        GraphError, match=r"cannot be replaced by recursive_map[\s\S]*for the node that is also at child\.up"
     ):
         recursive_map(lambda path, v: dx.List([v]) if path == () else v, model)
     assert model.child.up is model

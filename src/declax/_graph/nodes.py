@@ -207,10 +207,10 @@ def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, 
             raise not_a_tree(path_of(link), path_of(link), type(value))
         within = enter_container(value, within) if kind is Kind.CONTAINER else ()
         stack.append((link, value, True, ()))
-        stack.extend(((link, key), child, False, within) for key, child in reversed(_all_children(value, kind)))
+        stack.extend(((link, key), child, False, within) for key, child in reversed(all_children(value, kind)))
 
 
-def _all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
+def all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:
     """The children of a node or container, static ones too."""
     if kind in NODES:
         names = layout_of(value).statuses if kind is Kind.NODE else object_names(value)

@@ -13,13 +13,16 @@ from declax._fields.snapshots import freeze, thaw
 from declax._graph.binding import bind
 from declax._graph.nodes import (
     NODES,
+    OBJECTS,
     Kind,
+    all_children,
     close_container,
-    enter_container,
     is_ref,
     kind_of,
     object_names,
     open_container,
+    path_of,
+    walk_values,
 )
 from declax._graph.unflattening import build
 from declax._graph.updating import checked_plain
@@ -27,7 +30,7 @@ from declax._modes import is_graph, is_on
 from declax._state.definition import call_each
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
-from declax._typing import Path
+from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import FieldError, GraphError, StatusError, describe, format_path
 
@@ -124,7 +127,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     check_function("recursive_map", f)
     if not is_graph(graph):
         bind(node, graph)
-    result = _Rewriting(f).run(node)
+    result = _rewrite(f, node)
     if result is None and node is not None:
         raise GraphError(
             "recursive_map",
@@ -135,124 +138,60 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     return result
 
 
-class _Frame:
-    """A node or container whose children are not all done.
-
-    `made` is the new node; a container is made at the end, by `how`. `within` are the containers around the children.
-    """
-
-    __slots__ = ("children", "how", "keys", "made", "results", "value", "within")
-
-    def __init__(self, value: Any, kind: Kind, within: tuple[int, ...]) -> None:
-        self.value = value
-        self.made: Any = None
-        self.how: Any = None
-        self.within: tuple[int, ...] = ()
-        self.keys: tuple[Any, ...]
-        self.children: tuple[Any, ...]
+def _rewrite(f: Callable[[Path, Any], Any], root: Any) -> Any:
+    """The result for a root; values come children first, each object once."""
+    results: dict[tuple[int, Any], Any] = {}  # of the values in a holder that is not done, by its link and the key
+    objects: dict[int, Any] = {}  # the results of objects, which may be in further places
+    copies: dict[int, Any] = {}  # the new nodes; those of cycles are made before their children
+    cycles: dict[int, Path] = {}  # where nodes hold themselves
+    result: Any = None
+    for link, value in walk_values(root):
+        kind, path = kind_of(value), path_of(link)
+        given, children = _own(value), dict(all_children(value, kind))
+        for key, child in children.items():
+            found = results.pop((id(link), key), MISSING)
+            if found is MISSING:
+                found = objects.get(id(child), MISSING)
+            if found is MISSING:  # a node around this one
+                cycles.setdefault(id(child), (*path, key))
+                found = copies.get(id(child), MISSING)
+                if found is MISSING:
+                    found = copies[id(child)] = _copy_node(child)
+            children[key] = found
         if kind is Kind.CONTAINER:
-            self.within = enter_container(value, within)
-            self.keys, self.children, self.how = open_container(value)
-        else:
-            attributes = value.__dict__
-            self.keys = tuple(layout_of(value).statuses if kind is Kind.NODE else object_names(value))
-            self.children = tuple([attributes[name] for name in self.keys])
-            self.made = _copy_node(value, dict(zip(self.keys, self.children, strict=True)))
-        self.results: list[Any] = []
+            keys, _, how = open_container(value)
+            given = close_container(how, keys, list(children.values()))
+        elif kind in NODES:
+            given = copies[id(value)] if id(value) in copies else _copy_node(value)
+            for name, new in children.items():
+                if new is not value.__dict__[name]:
+                    _put(given, name, new, path)
+        result = call_each("recursive_map", f, [path], [(path, given)])[0]
+        if id(value) in cycles and result is not given:
+            raise GraphError(
+                format_path(path),
+                "a node that holds itself cannot be replaced by recursive_map",
+                expected="the node that the function got",
+                got=f"{describe(result)}, for the node that is also at {format_path(cycles[id(value)])}",
+                why="its children were made before it, and refer to it already",
+            )
+        if kind in OBJECTS or is_ref(value):
+            objects[id(value)] = result
+        if link is not None:
+            results[id(link[0]), link[1]] = result
+    return result
 
 
-def _copy_node(value: Any, attributes: dict[Any, Any]) -> Any:
+def _copy_node(value: Any) -> Any:
     made = blank_maker(value.__class__)(value.__class__)
-    made.__dict__.update(attributes)
+    names = layout_of(value).statuses if kind_of(value) is Kind.NODE else object_names(value)
+    made.__dict__.update((name, value.__dict__[name]) for name in names)
     if LAYOUT_KEY in value.__dict__:
         made.__dict__[LAYOUT_KEY] = value.__dict__[LAYOUT_KEY]
     mark = _jax.current_trace()
     if mark is not _jax.TOP:
         made.__dict__[TRACE_KEY] = mark
     return made
-
-
-class _Rewriting:
-    """One walk of `recursive_map`; with a stack of frames in place of recursion."""
-
-    def __init__(self, f: Callable[[Path, Any], Any]) -> None:
-        self._f = f
-        self._keys: list[Any] = []  # the path to where the walk is
-        self._results: dict[int, tuple[Any, Any]] = {}  # by identity, with the original, so that it lives
-        self._open: dict[int, _Frame] = {}
-        self._cycles: dict[int, Path] = {}  # where nodes hold themselves
-
-    def run(self, root: Any) -> Any:
-        """The result for the root."""
-        opened = self._start(root, ())
-        if opened is None:
-            return self._finish_leaf(root)
-        frames = [opened]
-        while True:
-            frame = frames[-1]
-            place = len(frame.results)
-            if place < len(frame.children):
-                child = frame.children[place]
-                self._keys.append(frame.keys[place])
-                opened = self._start(child, frame.within)
-                if opened is not None:
-                    frames.append(opened)
-                    continue
-                result = self._finish_leaf(child)
-            else:
-                result = self._finish(frame)
-                frames.pop()
-                if not frames:
-                    return result
-            frames[-1].results.append(result)
-            self._keys.pop()
-
-    def _start(self, value: Any, within: tuple[int, ...]) -> _Frame | None:
-        """The frame of a value with children; None for others, and for nodes that were met before."""
-        kind = kind_of(value)
-        if kind is Kind.CONTAINER:
-            return _Frame(value, kind, within)
-        is_new = kind in NODES and id(value) not in self._results and id(value) not in self._open
-        return self._open.setdefault(id(value), _Frame(value, kind, within)) if is_new else None
-
-    def _finish_leaf(self, value: Any) -> Any:
-        """The result for a value without children, or for a node that was met before."""
-        known = self._results.get(id(value))
-        if known is not None and known[0] is value:
-            return known[1]
-        if id(value) in self._open:
-            self._cycles.setdefault(id(value), tuple(self._keys))
-            return self._open[id(value)].made
-        result = self._call(tuple(self._keys), _own(value))
-        if kind_of(value) is Kind.VARIABLE or is_ref(value):
-            self._results[id(value)] = (value, result)
-        return result
-
-    def _call(self, path: Path, value: Any) -> Any:
-        return call_each("recursive_map", self._f, [path], [(path, value)])[0]
-
-    def _finish(self, frame: _Frame) -> Any:
-        """The result for a node or container whose children are all done."""
-        path = tuple(self._keys)
-        if frame.made is None:
-            made = close_container(frame.how, frame.keys, frame.results)
-            return self._call(path, made)
-        for name, child, result in zip(frame.keys, frame.children, frame.results, strict=True):
-            if result is not child:
-                _put(frame.made, name, result, path)
-        result = self._call(path, frame.made)
-        cycle = self._cycles.get(id(frame.value))
-        if cycle is not None and result is not frame.made:
-            raise GraphError(
-                format_path(path),
-                "a node that holds itself cannot be replaced by recursive_map",
-                expected="the node that the function got",
-                got=f"{describe(result)}, for the node at {format_path(path)}, which is also at {format_path(cycle)}",
-                why="its children were made before it, and refer to it already",
-            )
-        self._results[id(frame.value)] = (frame.value, result)
-        del self._open[id(frame.value)]
-        return result
 
 
 def _own(value: Any) -> Any:
