@@ -749,8 +749,6 @@ def test_init_as_the_peer():
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        (lambda m: m.sow(dx.Intermediate, 3, X), r"Net\.sow: the name must be a string"),
-        (lambda m: m.perturb(None, X), r"Net\.perturb: the name must be a string"),
         (lambda m: m.sow(3, "h", X), r"Net\.h: this is not a kind of Variable"),
         (lambda m: m.sow(int, "h", X), r"Net\.h: this is not a kind of Variable"),
         (lambda m: m.perturb("h", X, 3), r"Net\.h: this is not a kind of Variable"),

@@ -617,8 +617,3 @@ def test_deep_containers():
         else:
             with pytest.raises(DepthError, match="a container is nested more than 400 levels deep"):
                 flatten(outer)
-
-
-def test_a_graphdef_is_not_made():
-    with pytest.raises(GraphError, match="a GraphDef cannot be constructed directly"):
-        dx.GraphDef()

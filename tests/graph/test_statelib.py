@@ -117,12 +117,8 @@ def test_flat_states_from_parts():
         ("b", None),
         ("b", "x"),
     )
-    with pytest.raises(GraphError, match="each path has one value"):
-        dx.FlatState.from_sorted_keys_values((("b",),), [])
     with pytest.raises(GraphError, match="a path is a tuple of keys"):
         dx.FlatState([("ab", 1)])
-    with pytest.raises(GraphError, match="neither a mapping from paths nor pairs of path and value"):
-        dx.FlatState([1])
     with pytest.raises(GraphError, match="a path is a tuple of keys"):
         from_flat_state({"a": 1})
     with pytest.raises(GraphError, match="two leaves have the same path"):
@@ -367,21 +363,6 @@ def test_mapping_over_a_state():
     assert map_state(lambda path, value: value, state).definition is state.definition
     assert map_state(lambda path, value: path[-1], state).to_pure_dict()["head"] == {"bias": "bias", "kernel": "kernel"}
     assert map_state(lambda path, value: {"x": 1}, dx.State({"a": 1})) == {"a": {"x": 1}}
-
-
-def test_functions_want_states():
-    for call in (
-        to_flat_state,
-        to_pure_dict,
-        lambda x: replace_by_pure_dict(x, {}),
-        lambda x: filter_state(x, ...),
-        lambda x: split_state(x, ...),
-        lambda x: map_state(lambda path, value: value, x),
-    ):
-        with pytest.raises(GraphError, match="the argument is not a State"):
-            call({"a": 1})
-        with pytest.raises(GraphError, match="the State of a model"):
-            call(3)
 
 
 # ================================================================= differences

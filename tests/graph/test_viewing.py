@@ -15,7 +15,7 @@ from hypothesis import given
 import declax as dx
 from declax._module.viewing import view, view_info, with_attributes
 from declax.errors import FieldError, GraphError, StatusError
-from strategies import Open, graphs, objects_of, same_graph
+from strategies import graphs, objects_of, same_graph
 
 
 class Block(dx.Module):
@@ -206,20 +206,6 @@ def test_arguments_that_no_module_uses():
     assert view(model, deterministik=True, use_running_average=True, raise_if_not_found=False).norm.use_running_average
 
 
-@pytest.mark.parametrize(("rest", "got"), [({"other": 1}, r"a dict with \['other'\]"), (3, "int 3")])
-def test_a_set_view_that_returns_something_else(rest, got):
-    class Bad(dx.Module):
-        def set_view(self, **kwargs):
-            return rest
-
-    model = Open()
-    model.part = Bad()
-    with pytest.raises(
-        GraphError, match=rf"part\.set_view: .*returned names that it did not receive[\s\S]*got: +{got}"
-    ):
-        view(model, size=1)
-
-
 def test_an_error_of_a_set_view_leaves_the_original():
     class Bad(dx.Module):
         def __init__(self):
@@ -313,13 +299,11 @@ def test_view_info_of_ones_own():
     assert view_info([Mode()], only=Mode) == "Mode:\n  size: int | None = None\n  deterministic: bool | None = None"
 
 
-@pytest.mark.parametrize(("only", "count"), [(dx.Linear, "1 module"), (dx.Param, "0 modules")])
-def test_an_error_says_what_only_takes(only, count):
-    model, got = Block(), rf"got: +only={only.__name__}, which selects {count}"
-    with pytest.raises(GraphError, match=rf"no `set_view` of a module that `only` selects uses[\s\S]*{got}") as caught:
+@pytest.mark.parametrize("only", [dx.Linear, dx.Param])
+def test_an_error_says_what_only_takes(only):
+    model, which = Block(), f"that only={only.__name__} selects"
+    with pytest.raises(GraphError, match=f"no `set_view` of a module {which} uses") as caught:
         view(model, only=only, deterministic=True)
-    assert "no module that `only` selects has a `set_view`" in caught.value.expected
-    with pytest.raises(
-        GraphError, match=rf"no module that `only` selects has the attributes \['momentum'\][\s\S]*{got}"
-    ):
+    assert f"no module {which} has a `set_view`" in caught.value.expected
+    with pytest.raises(GraphError, match=rf"no module {which} has the attributes \['momentum'\]"):
         with_attributes(model, only=only, momentum=0.5)

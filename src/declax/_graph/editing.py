@@ -256,11 +256,9 @@ def attribute_changes(
     if is_on("raise_if_not_found", must_exist) and missing:
         known = sorted({name for m in chosen for name in layout_of(m).statuses if isinstance(name, str)})
         hints = [hint for name in missing if (hint := suggest(name, known))]
-        which, got = asked_modules(only, len(chosen))
         raise GraphError(
             where,
-            f"no module {which} has the attributes {missing}" + (f"; {' '.join(hints)}" if hints else ""),
-            got=got,
+            f"no module {asked_modules(only)} has the attributes {missing}" + (f"; {' '.join(hints)}" if hints else ""),
             fix="raise_if_not_found=False        # sets those that are there",
         )
     for module, name, value in changes:
@@ -268,11 +266,9 @@ def attribute_changes(
     return changes
 
 
-def asked_modules(only: Filter, count: int) -> tuple[str, str | None]:
-    """For an error: which modules were asked and, with a filter, how many it took."""
-    if only is Ellipsis:
-        return "inside", None
-    return "that `only` selects", f"only={as_written(only)}, which selects {count} module{'' if count == 1 else 's'}"
+def asked_modules(only: Filter) -> str:
+    """For an error: which modules were asked."""
+    return "inside" if only is Ellipsis else f"that only={as_written(only)} selects"
 
 
 def check_may_change(module: Pytree, name: str) -> None:

@@ -127,10 +127,6 @@ class GraphDef(Generic[N]):
     _joins: dict[Hashable, Any]
     _shared: tuple[Path | None, Path, type] | None | Literal[False]
 
-    def __init__(self) -> None:
-        problem, fix = "a GraphDef cannot be constructed directly", "graphdef, state = dx.split(model)"
-        raise GraphError("GraphDef", problem, fix=fix)
-
     @staticmethod
     def of(
         tokens: tuple[Token, ...],
@@ -193,17 +189,7 @@ class GraphDef(Generic[N]):
         """The path of each leaf."""
         if self._definition is not None:
             return self._definition.paths
-        paths: list[Path] = []
-        stack: list[Path] = [()]
-        for token in self.tokens:  # as `walk_tokens`, written out, since each new structure passes here
-            path = stack.pop()
-            if isinstance(token, int):
-                continue
-            if token[0] <= LEAF:
-                paths.append(path)
-            else:
-                stack += [(*path, key) for key in child_keys(token)[::-1]]
-        return tuple(paths)
+        return tuple([p for p, token in walk_tokens(self.tokens) if not isinstance(token, int) and token[0] <= LEAF])
 
     def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
         """A new graph of this structure; see `declax.merge`."""
@@ -256,8 +242,8 @@ def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:
     for token in tokens:
         path = stack.pop()
         yield path, token
-        if isinstance(token, tuple):
-            stack.extend((*path, key) for key in reversed(child_keys(token)))
+        if isinstance(token, tuple) and token[0] > LEAF:
+            stack += [(*path, key) for key in child_keys(token)[::-1]]
 
 
 # without leaves, so that a GraphDef may be an argument or result of a raw JAX transform

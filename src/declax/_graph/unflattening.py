@@ -173,23 +173,10 @@ def _recipe(token: tuple[Any, ...]) -> _Recipe:
     layout = token[1]
     fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
-    copiers = tuple([(name, _copier(value)) for name, value in values.items() if isinstance(value, Frozen)])
+    copiers = tuple([(name, partial(thaw, value)) for name, value in values.items() if isinstance(value, Frozen)])
     shared = {**values, **fixed}
     template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
     return shared, copiers, template
-
-
-def _copier(frozen: Any) -> Callable[[], Any]:
-    """Makes new values of a snapshot; by a plain copy if nothing is nested."""
-    value = thaw(frozen)
-    items = value.values() if isinstance(value, dict) else value
-    if value.__class__ in (list, dict, set) and all(
-        kind_of(item) is Kind.STATIC and item.__class__.__hash__ is not None and not isinstance(item, tuple)
-        for item in items
-    ):
-        copier: Callable[[], Any] = value.copy
-        return copier
-    return partial(thaw, frozen)
 
 
 def _children(graphdef: GraphDef[Any]) -> list[list[int]]:

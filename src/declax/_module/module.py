@@ -372,10 +372,6 @@ def _holder_of(module: Any) -> Any:
 
 def _sown_kind(module: object, method: str, name: object, variable_type: Any) -> type[Variable[Any]]:
     """The kind of Variable that a call of `sow` or `perturb` names."""
-    if not isinstance(name, str):
-        fix = f"self.{method}({'dx.Intermediate, ' if method == 'sow' else ''}'name', value)"
-        where = f"{type_name(type(module))}.{method}"
-        raise GraphError(where, "the name must be a string", got=describe(name), fix=fix)
     if isinstance(variable_type, str):
         return variable_type_from_name(variable_type, allow_register=True)
     kind: Any = get_origin(variable_type) or variable_type

@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 from declax._filters import Filter
 from declax._state.states import FlatState, ReplaceFn, State, as_state
 from declax._typing import Path, Tuple2, Tuple3, Tuple4
-from declax.errors import GraphError, describe
 from declax.traversals import empty_node, nest, walk_mapping
 
 M = TypeVar("M")
@@ -16,7 +15,7 @@ M = TypeVar("M")
 
 def to_flat_state(state: State[Any], /) -> FlatState:
     """As `State.flat_state`."""
-    return _checked(state, "to_flat_state").flat_state()
+    return state.flat_state()
 
 
 def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
@@ -26,12 +25,12 @@ def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]],
 
 def to_pure_dict(state: State[Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
     """As `State.to_pure_dict`."""
-    return _checked(state, "to_pure_dict").to_pure_dict(extract_fn)
+    return state.to_pure_dict(extract_fn)
 
 
 def replace_by_pure_dict(state: State[Any], pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
     """As `State.replace_by_pure_dict`."""
-    _checked(state, "replace_by_pure_dict").replace_by_pure_dict(pure_dict, replace_fn)
+    state.replace_by_pure_dict(pure_dict, replace_fn)
 
 
 @overload
@@ -46,7 +45,7 @@ def filter_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /)
 def filter_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
 def filter_state(state: State[M], a: Filter, /, *filters: Filter) -> Any:
     """As `State.filter`."""
-    return _checked(state, "filter_state").filter(a, *filters)
+    return state.filter(a, *filters)
 
 
 @overload
@@ -61,7 +60,7 @@ def split_state(state: State[M], a: Filter, b: Filter, c: Filter, d: Filter, /) 
 def split_state(state: State[Any], a: Filter, /, *filters: Filter) -> Any: ...
 def split_state(state: State[M], a: Filter, /, *filters: Filter) -> Any:
     """As `State.split`."""
-    return _checked(state, "split_state").split(a, *filters)
+    return state.split(a, *filters)
 
 
 def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
@@ -71,7 +70,7 @@ def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | 
 
 def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:
     """As `State.map`."""
-    return _checked(state, "map_state").map(f)
+    return state.map(f)
 
 
 def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[M]:
@@ -106,10 +105,3 @@ def _restored(key: Any) -> Any:
         number = int(key)
         return number if str(number) == key else key
     return key
-
-
-def _checked(state: Any, where: str) -> State[Any]:
-    if isinstance(state, State):
-        return state
-    fix = f"dx.{where}(dx.State(...))" if isinstance(state, Mapping) else "dx.state(model)   # the State of a model"
-    raise GraphError(where, "the argument is not a State", got=describe(state), fix=fix)

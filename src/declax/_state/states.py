@@ -536,7 +536,7 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
       sort: whether to put them in the order that a State has.
 
     Raises:
-      GraphError: `pairs` has something else than pairs of path and value.
+      GraphError: a path is not a tuple.
 
     Attributes:
       paths: the paths.
@@ -565,14 +565,7 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
 
     @staticmethod
     def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState:
-        """The FlatState of these paths, in order, and of their values, a list that it takes over.
-
-        Raises:
-          GraphError: the numbers of keys and values differ.
-        """
-        if len(keys) != len(values):
-            problem = "each path has one value"
-            raise GraphError("FlatState", problem, got=f"{len(keys)} paths and {len(values)} values")
+        """The FlatState of these paths, in order, and of their values, a list that it takes over."""
         flat: FlatState = _new(FlatState)
         flat.paths, flat.leaves = tuple(keys), values
         return flat
@@ -692,11 +685,7 @@ def _entries_of(value: Any, path: Path) -> list[Entry]:
 def _pairs_of(flat: Any) -> Iterable[Pair]:
     if isinstance(flat, FlatState):
         return flat
-    try:
-        pairs = [(path, value) for path, value in (flat.items() if isinstance(flat, Mapping) else flat)]
-    except (TypeError, ValueError):
-        problem = "the argument is neither a mapping from paths nor pairs of path and value"
-        raise GraphError("FlatState", problem, got=describe(flat), fix='[(("a", "b"), value)]') from None
+    pairs = list(flat.items() if isinstance(flat, Mapping) else flat)
     wrong = next((path for path, _ in pairs if not isinstance(path, (tuple, list))), MISSING)
     if wrong is not MISSING:
         raise GraphError("FlatState", "a path is a tuple of keys", got=describe(wrong), fix='("a", "b")')

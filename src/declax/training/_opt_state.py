@@ -95,22 +95,15 @@ class OptLayout:
         """The Variables of a stored state, or the arrays that a user has put there; the inverse of `store`."""
         found, treedef = jax.tree.flatten(stored, is_leaf=_is_variable)
         if treedef != self.stored:
-            raise self._misfit(stored)
+            raise errors.OptimizerError(
+                "Optimizer.opt_state",
+                "this does not have the structure of the state of the transformation",
+                got=f"{treedef}".removeprefix("PyTreeDef"),
+                expected="the tree that the optimizer was made with; its Variables may be assigned to",
+                fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
+            )
         slots = dict(zip(self.order, found, strict=True))
         return [slots[i] for i in range(len(found))]
-
-    def _misfit(self, stored: PyTree) -> errors.OptimizerError:
-        trees = jax.tree.unflatten(self.stored, self.order), stored
-        wanted, found = ([path for path, _ in _flatten_with_path(tree, _is_variable)] for tree in trees)
-        rows = {"missing": set(wanted).difference(found), "unexpected": set(found).difference(wanted)}
-        shown = [f"{name}: {', '.join(sorted(map(_keystr, paths)))}" for name, paths in rows.items() if paths]
-        return errors.OptimizerError(
-            "Optimizer.opt_state",
-            "this does not have the structure of the state of the transformation",
-            got="\n".join(shown) or errors.describe(stored),
-            expected="the tree that the optimizer was made with; its Variables may be assigned to",
-            fix="optimizer = dx.Optimizer(model, tx, wrt=...)",
-        )
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -206,9 +199,6 @@ def _is_state(part: object) -> bool:
 
 def _is_variable(part: object) -> bool:
     return isinstance(part, Variable)
-
-
-_keystr: Final = jax.tree_util.keystr
 
 
 def _flatten_with_path(tree: PyTree, is_leaf: Any = None) -> list[tuple[tuple[Any, ...], Any]]:
