@@ -7,7 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import pytest
@@ -20,6 +20,9 @@ from declax.config import registry
 from declax.config._cli.main import main
 from declax.config._reading.catalog import catalog_for
 from declax.errors import ConstructionError
+
+T = TypeVar("T")
+N = TypeVar("N", bound=dx.Module)
 
 
 class Mixer(Protocol):
@@ -209,6 +212,42 @@ def test_overrides_in_literals():
     assert (heads.listed[0].bias, heads.listed[0].out_features) == (None, 6)
     assert build(Heads, {"dim": 3, "listed": []}).listed == []
     assert "listed.1.in_features: Linear requires" in refusal(Heads, {"dim": 3, "listed": [{}, {}]})
+
+
+@dx.dataclass
+class Open(dx.Module, Generic[T, N]):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    any: Any = dx.Linear(dim, 3, rngs=rngs)
+    typed: T = dx.Linear(dim, 3, rngs=rngs)
+    bounded: N = dx.Linear(dim, 3, rngs=rngs)
+    several: list[Any] = [dx.Linear(dim, 3, rngs=rngs), "text"]
+    stacked: dx.Stacked[dx.Linear] = dx.Stacked(dx.Linear(dim, 3, rngs=rngs), 2)
+
+
+@pytest.mark.parametrize("path", ["any", "typed", "bounded", "several.0", "stacked.build"])
+def test_overrides_of_parts_with_open_annotations(path):
+    """`Any` accepts tables as dicts; where the class declares a call, a table is for its arguments."""
+    first, *_ = path.split(".")
+    table = {"use_bias": False}
+    config = {"any": table, "typed": table, "bounded": table, "several": [table, "text"], "stacked": {"build": table}}
+    spec = dx.spec_from_config(Open, {"dim": 4, first: config[first]})
+    assert spec == dx.spec(Open, 4).replace({f"{path}.use_bias": False}) == dx.spec(Open, 4, **{first: config[first]})
+    assert dx.to_config(spec) == {"kind": "Open", "dim": 4, first: config[first]}
+    model = spec.build(rngs=dx.Rngs(0))
+    part = {"several": lambda: model.several[0], "stacked": lambda: model.stacked.layers}.get(first)
+    made = getattr(model, first) if part is None else part()
+    assert (made.use_bias, made.in_features) == (False, 4)
+    assert dx.spec_of(model) == spec
+    with pytest.raises(dx.ConfigError, match="did you mean 'use_bias'"):
+        dx.spec_from_config(Open, json.loads(json.dumps({"dim": 4, first: config[first]}).replace("bias", "bais")))
+
+
+def test_a_kind_replaces_a_part_with_an_open_annotation():
+    table = {"kind": "Linear", "in_features": 5, "out_features": 2}
+    assert dx.spec_from_config(Open, {"dim": 4, "any": table}) == dx.spec(Open, 4, any=dx.spec(dx.Linear, 5, 2))
+    assert dx.spec_from_config(Open, {"dim": 4, "any": [1, {"a": 2}]}) == dx.spec(Open, 4, any=[1, {"a": 2}])
 
 
 def test_an_argument_that_the_class_lacks(tmp_path):

@@ -233,7 +233,9 @@ class Catalog:
             return self.any_spec
         if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)):
             bound = getattr(member, "__bound__", None)
-            return self.reader(bound) if bound is not None else self.anything
+            if bound is not None:
+                return self.reader(bound, default)
+            return AnyReader(self, declared=default) if isinstance(default, DeclaredPart) else self.anything
         if typing.get_origin(member) is typing.Literal:
             return LiteralReader(typing.get_args(member))
         origin = typing.get_origin(member) or member

@@ -555,15 +555,19 @@ def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
 
 
 class AnyReader(Reader):
-    """`Any`: all plain data, where a table with the tag is a part, and all objects that a spec can hold."""
+    """`Any`: all plain data, where a table with the tag is a part, and all objects that a spec can hold.
 
-    def __init__(self, catalog: Catalog, *, keeps_specs: bool = False) -> None:
+    If the default is a declared part, tables without the tag override its arguments.
+    """
+
+    def __init__(self, catalog: Catalog, *, keeps_specs: bool = False, declared: DeclaredPart | None = None) -> None:
         self.catalog = catalog
         self.keeps_specs = keeps_specs
         choices = anywhere(catalog.extra)
-        self.parts = ChoiceReader(catalog, choices, "a part")
-        self.items: ListReader = ListReader(self, list)
-        self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self)
+        self.parts = ChoiceReader(catalog, choices, "a part", declared=declared)
+        self._inner: AnyReader = self if declared is None else catalog.anything
+        self.items: ListReader = ListReader(self._inner, list)
+        self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self._inner)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if type(value) is int:
@@ -572,26 +576,29 @@ class AnyReader(Reader):
             return self.items.read(value, path, context)
         if not isinstance(value, Mapping):
             return self.accept(value, path, context)
-        if type(value) is FrozenDict:  # of a spec, where `kind` is a key as any other
+        if type(value) is FrozenDict and self.parts.declared is None:  # of a spec, where `kind` is a key as any other
             return self.table.read(value, path, context)
         if KIND in value:
             return self.parts.read(value, path, context)
         if len(value) == 1 and REF in value:
             return read_ref(value, path, context, self)
         if TUPLE not in value:
-            return self.table.read(value, path, context)
+            table = self.table if self.parts.declared is None else self.parts
+            return table.read(value, path, context)
         if len(value) > 1 or not is_list(value[TUPLE]):
             return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', value)
         found = self.items.read(value[TUPLE], path, context)  # paths index tuples as they index lists
         return found if found is INVALID else tuple(found)
 
     def holds(self, value: Any) -> bool:
+        if type(value) is FrozenDict and self.parts.declared is not None:
+            return False  # it overrides arguments of the declared part
         if isinstance(value, (tuple, FrozenDict)):
             return self.holds_inner(value)
         return type(value) is not int or INT.holds(value)
 
     def below(self, value: Any, key: Any) -> Reader:
-        return self
+        return self._inner
 
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         if isinstance(value, SpecData):
