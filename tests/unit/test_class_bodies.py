@@ -510,7 +510,7 @@ def test_rngs_of_a_subclass_of_fields_with_defaults():
     ("line", "call", "fix"),
     [
         ("up = dx.Linear(dim, dim)", "dx.Linear(dim, dim)", "up = dx.Linear(dim, dim, rngs=rngs)"),
-        ("up: dx.Linear = dx.Linear(dim, dim)", "dx.Linear(dim, dim)", "up = dx.Linear(dim, dim, rngs=rngs)"),
+        ("up: dx.Linear = dx.Linear(dim, 1)", "dx.Linear(dim, 1)", "up: dx.Linear = dx.Linear(dim, 1, rngs=rngs)"),
         (
             "up = dx.Sequential(dx.Linear(dim, 2))",
             "dx.Linear(dim, 2)",
@@ -806,6 +806,18 @@ print(Wide(4, rngs=dx.Rngs(0)).up.out_features)
         [sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=False
     )
     assert made.stdout.split() == ["2", "3", "8"], made.stderr
+
+
+def test_a_class_that_is_pickled_by_value_and_still_exists():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    model = declare("part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)", __name__="__main__")
+    before = model(2, rngs=dx.Rngs(0))
+    assert len(jax.tree.leaves(before)) == 2
+    found, copied = pickle.loads(cloudpickle.dumps((model, before)))
+    assert found is type(copied) is model  # cloudpickle sets the attributes of the class again
+    for instance in (before, copied, model(3, rngs=dx.Rngs(0))):
+        assert len(jax.tree.leaves(dx.merge(*dx.split(instance)))) == 2
+        assert dx.replace(instance, dim=4, rngs=dx.Rngs(0)).part.kernel.shape == (4, 4)
 
 
 def test_what_post_init_assigns_is_made_again():

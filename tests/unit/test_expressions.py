@@ -251,6 +251,26 @@ def test_a_method_makes_a_part():
     assert mlp.last is mlp.layers[1]
 
 
+def test_variables_with_expressions_for_notes_and_the_stream():
+    draw = dx.initializers.normal()
+
+    @dx.dataclass
+    class Table(dx.Module):
+        is_trained: bool = dx.field(default=True)
+        stream: str | None = dx.field(default="params")
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        table: dx.Param[jax.Array] = dx.variable(
+            (2,), initializer=draw, stream=stream, trainable=is_trained, weight_decay=is_trained
+        )
+
+    assert Table(rngs=dx.Rngs(0)).table.get_metadata() == {}
+    assert Table(False, rngs=dx.Rngs(0)).table.get_metadata() == {"trainable": False, "weight_decay": False}
+    for stream in ("params", "other"):
+        value = Table(stream=stream, rngs=dx.Rngs(0, other=1)).table.value
+        assert jnp.array_equal(value, draw(getattr(dx.Rngs(0, other=1), stream)(), (2,), jnp.float32))
+
+
 def test_variables_with_expressions():
     @dx.dataclass
     class Table(dx.Module):
@@ -352,6 +372,62 @@ def test_generic_frozen_and_equal_classes():
     assert Size(3) == Size(3) != Size(4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Size(3).width = 4
+
+
+ALL_FORMS = """
+def define(Part, options):
+    @dx.dataclass(**options)
+    class Whole(dx.Module, Generic[T]):
+        dim: int = dx.field()
+        depth: int = dx.field(default=2)
+        _: dx.KW_ONLY
+        tall: bool = dx.field(default=True)
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        typed: T = Part(dim, rngs=rngs)
+        mixer: Mixer = Part(dim, rngs=rngs)
+        maybe: Part | None = dx.when(tall, Part(dim, rngs=rngs))
+        named: dict[str, Part] = {"a": Part(dim, rngs=rngs)}
+        pair: tuple[Part, Part] = (Part(dim, rngs=rngs), mixer)
+        several: list[Part] = dx.repeat(depth, Part(dim, rngs=rngs))
+        stack: dx.Stacked[Part] = dx.Stacked(Part(dim, rngs=rngs), depth)
+        twice: int = 2 * dim
+        scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.normal())
+
+        @dx.submodule
+        def last(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.twice, 1, rngs=rngs)
+
+    return Whole
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"eq": True}])
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
+def test_all_forms_in_a_generic_class_of_a_function(future, options):
+    scope = {"dx": dx, "jax": jax, "Generic": Generic, "T": T, "Mixer": Mixer, "__name__": __name__}
+    exec(future + ALL_FORMS, scope)
+
+    @dx.dataclass(**options)
+    class Part(dx.Module):
+        size: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        layer = dx.Linear(size, size, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.layer(x)
+
+    whole = scope["define"](Part, options)
+    made, again, other = (whole(3, rngs=dx.Rngs(seed)) for seed in (0, 0, 1))
+    assert len(jax.tree.leaves(dx.split(made)[1])) == 2 * (1 + 1 + 1 + 1 + 1 + 2 + 1 + 1) + 1
+    assert [type(part) for part in (made.typed, made.mixer, made.maybe, made.named["a"], *made.several)] == [Part] * 6
+    assert made.pair[1] is made.mixer
+    assert made.stack.layers.layer.kernel.shape == (2, 3, 3)
+    assert made.last.in_features == made.twice == 6
+    assert whole(3, tall=False, mixer=Part(4, rngs=dx.Rngs(0)), rngs=dx.Rngs(0)).pair[1].size == 4
+    assert (made == again, made == other) == (bool(options), False)
+    assert dx.spec_of(made) == dx.spec(whole, 3)
+    assert dx.replace(made, dim=4, rngs=dx.Rngs(0)).several[1].layer.kernel.shape == (4, 4)
 
 
 def test_post_init_sees_the_parts():
@@ -499,10 +575,15 @@ def test_a_module_at_class_level():
     assert "a mutable default would be shared" in str(error)
 
 
+def test_an_error_of_a_missing_name_has_no_other_error_as_its_context():
+    error = refused("size: int", "up = dx.Linear(dim, size, rngs=rngs)")
+    assert (error.fix, error.__context__) == ("size: int = dx.field()", None)
+
+
 def test_a_name_bound_twice():
     assert "binds this name twice" in str(refused("a = dim * 2", "a = dim * 3"))
     assert refused("a = dim * 2", "a = dx.Linear(dim, 3, rngs=rngs)").fix == "a_2 = dx.Linear(dim, 3, rngs=rngs)"
-    assert refused("dim: int = dx.field()").fix == "dim_2: ... = dx.field()"
+    assert refused("dim: int = dx.field()").fix == "dim_2: int = dx.field()"
 
 
 def test_a_partial_over_an_expression():
@@ -510,6 +591,27 @@ def test_a_partial_over_an_expression():
         assert "a partial holds the field expression dim" in str(refused(line))
     error = refused("f = dx.Linear(dim, 1, bias_init=functools.partial(dict, dim), rngs=rngs)")
     assert "a partial holds the field expression dim" in str(error)
+    for option in ("default", "default_factory", "check"):
+        error = refused(f"f: dict = dx.field(kw_only=True, {option}=functools.partial(dict, dim))")
+        assert "a partial holds the field expression dim" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("ge=dim", "'ge' of a field cannot be an expression"),
+        ("le=2 * dim", "'le' of a field"),
+        ("default=dim, le=2 * dim", "'le' of a field"),
+        ("choices=(dim,)", "'choices' of a field"),
+        ("help=dim", "'help' of a field"),
+        ("metadata={'a': [dim]}", "'metadata' of a field"),
+    ],
+)
+def test_an_option_of_a_field_that_reads_a_field(option, text):
+    error = refused(f"size: int = dx.field({option}, kw_only=True)")
+    assert error.where == "Model.size"
+    assert text in error.problem
+    assert error.fix.startswith("def __post_init__(self, ...): ...")
 
 
 def test_a_deferred_call_outside_of_a_class_body():
@@ -522,6 +624,9 @@ def test_a_deferred_call_outside_of_a_class_body():
 def test_an_expression_of_a_class_that_is_no_base():
     error = refused("up = dx.Linear(Block.dim, dim, rngs=rngs)", names={"Block": Block})
     assert "a field of a class that is not a base" in str(error)
+    assert error.fix == "dim        # a field of Model"
+    error = refused("up = dx.Linear(Block.hidden, dim, rngs=rngs)", names={"Block": Block})
+    assert error.fix == "hidden: ... = dx.field()        # a field of Model"
 
 
 def test_an_overriding_part_that_reads_a_later_one():
@@ -570,6 +675,17 @@ def test_a_part_that_cannot_be_made():
     with pytest.raises(TypeError, match="there is no parameter 'size'") as caught:
         Model(3, dx.Rngs(0))
     assert caught.value.__notes__ == ["while Model.up was made: Linear(3, 2 * 3, size=3, rngs=rngs)"]
+
+    @dx.dataclass
+    class Two(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        parts = [dx.Linear(dim, 2, rngs=rngs), {"a": dx.Linear(dim, dim - 3, rngs=rngs)}]
+
+    with pytest.raises(errors.LayerError) as caught:
+        Two(3, dx.Rngs(0))
+    shown = "[Linear(3, 2, rngs=rngs), {'a': Linear(3, 3 - 3, rngs=rngs)}]"
+    assert caught.value.__notes__ == [f"while Two.parts was made: {shown}"]
 
 
 def test_a_part_of_the_wrong_class():

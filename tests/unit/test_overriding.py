@@ -162,7 +162,16 @@ def test_an_override_that_reads_a_later_part():
         class Sub(Base):
             up = dx.Sequential(dx.defer(lambda n: dx.Dropout(n / 10))(Base.twice))
 
-    assert caught.value.fix == "up_2 = ...        # a new name is made after those of the bases, and after twice"
+    line = "up_2 = dx.Sequential(dx.defer(<lambda>)(Base.twice))"
+    assert caught.value.fix == f"{line}        # made after the parts of the bases"
+
+    with pytest.raises(errors.FieldError, match="made later") as caught:
+
+        @dx.dataclass
+        class Wide(Base):
+            mixer: Mixer = dx.Dropout(Base.twice)
+
+    assert caught.value.fix.startswith("mixer_2: Mixer = dx.Dropout(Base.twice)        # made after")
 
 
 def test_a_base_that_was_defined_again():

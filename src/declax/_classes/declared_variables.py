@@ -33,18 +33,18 @@ class VariableMaker:
         return f"{type_name(self._cls)}.{self._name}"
 
     def __call__(
-        self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any, sharding: Any = None
+        self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any, sharding: Any = None, **computed: Any
     ) -> Variable[Any]:
-        """Makes the Variable with a key of its stream."""
+        """Makes the Variable with a key of its stream; `computed` are the options that expressions give."""
         if self._kind is None:
             annotation = self._cls._pytree__specs[self._name].annotation
             self._kind = _kind_of(self._where, annotation, AnnotationScope(self._cls))
         shape = self._shape(shape)
         if dtype is None:
             dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
-        stream = self._recipe.stream
+        stream = computed.pop("stream", self._recipe.stream)
         key = None if stream is None else _draw(self._cls, self._where, rngs, stream)
-        metadata = self._metadata(metadata, sharding)
+        metadata = self._metadata(metadata, sharding, computed)
         value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
         made: Variable[Any] = self._kind(value, **metadata)
@@ -72,15 +72,16 @@ class VariableMaker:
                 )
         return tuple(map(int, sizes))
 
-    def _metadata(self, declared: Mapping[str, Any] | None, sharding: Any) -> dict[str, Any]:
+    def _metadata(
+        self, declared: Mapping[str, Any] | None, sharding: Any, computed: Mapping[str, Any]
+    ) -> dict[str, Any]:
         metadata: dict[str, Any] = dict(declared) if declared else {}
         notes = self._cls._pytree__specs[self._name].notes
         if sharding is not None:
             metadata.setdefault(AXES, sharding)
-        if not notes.trainable:
-            metadata.setdefault("trainable", False)
-        if not notes.weight_decay:
-            metadata.setdefault("weight_decay", False)
+        for name in ("trainable", "weight_decay"):
+            if not computed.get(name, getattr(notes, name)):
+                metadata.setdefault(name, False)
         return metadata
 
 

@@ -14,7 +14,7 @@ from declax._fields.annotations import AnnotationScope, annotation_text, decide,
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
 from declax._fields.refusals import refuse_partial
-from declax._fields.sources import CONTAINERS, has_expression, text_of
+from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
 from declax._fields.specifiers import (
     PartRecipe,
     Recipe,
@@ -47,6 +47,7 @@ def declare(cls: Any) -> list[str]:
     annotations = own_annotations(cls)
     for name, expression in body.bound.items():
         _check_constants(cls, name, expression)
+        _check_options(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
             recipe = recipe_of(expression._pytree__field)
             if not isinstance(recipe, SubmoduleRecipe):
@@ -114,6 +115,28 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
             )
 
 
+def _check_options(cls: type, name: str, expression: Expression) -> None:
+    """Refuses expressions in the options of a specifier, which nothing evaluates."""
+    field = expression._pytree__field if isinstance(expression, Declaration) else expression._pytree__specified
+    if field is None or expression._pytree__name != name:
+        return
+    where, specifier = f"{type_name(cls)}.{name}", specifier_of(field)
+    notes = {} if specifier is None else specifier.notes._asdict()
+    metadata = {key: value for key, value in field.metadata.items() if value is not specifier}
+    for option, value in {**notes, "metadata": metadata}.items():
+        refuse_partial(value, where)
+        if has_expression(value):
+            raise FieldError(
+                where,
+                f"the option {option!r} of a field cannot be an expression",
+                got=text_of(value),
+                why="options are those of the class, and an expression has a value in an instance only",
+                fix="def __post_init__(self, ...): ...        # checks that compare fields",
+            )
+    for value in (field.default, field.default_factory):
+        refuse_partial(value, where)
+
+
 def _check_bases(cls: type) -> None:
     """Refuses bases whose expressions nothing would evaluate."""
     for base in cls.__mro__[1:]:
@@ -136,9 +159,9 @@ def _check_body(cls: type, body: BodyNames) -> None:
             f"{type_name(cls)}.{name}",
             "the class body binds this name twice",
             why="expressions refer to fields and parts by name, and could mean either",
-            fix=f"{name}_2: ... = dx.field()"
+            fix=f"{name}_2: {annotation_text(own_annotations(cls).get(name, ...))} = dx.field()"
             if isinstance(value, Declaration)
-            else f"{name}_2 = {value._pytree__source(text_of)}",
+            else f"{name}_2 = {bare(value)}",
         )
     read = next((name for name in body.names_tested() if name in body.bound), None)
     if read is not None:
@@ -214,7 +237,7 @@ def _declare_argument(cls: Any, name: str, expression: Expression, annotation: A
             f"{type_name(cls)}.{name}",
             f"the part {expression._pytree__source(text_of)} is data, and its annotation or specifier makes it static",
             got="dx.static(...)" if is_static else annotation_text(annotation),
-            fix=f"{name} = ...        # without an annotation, or with that of the part",
+            fix=f"{name} = {bare(expression)}        # without an annotation, or with that of the part",
         )
     if decision.status is not None and status is not Status.DATA:
         status = None

@@ -9,12 +9,13 @@ from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
 from declax._classes.declared_variables import RNGS, VariableMaker
+from declax._classes.overriding import OWN_KEY
 from declax._classes.parts import Part, Reads, makes_data
-from declax._fields.annotations import own_annotations
+from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
 from declax._fields.overrides import OWN_RNGS
-from declax._fields.sources import NoteWriter, SourceWriter, text_of
+from declax._fields.sources import NoteWriter, SourceWriter, bare, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
 from declax.errors import DeclaxError, FieldError, type_name
@@ -179,7 +180,8 @@ class PartsFunction:
         maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
         options: list[Any] = [recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata]
         options += [] if recipe.sharding is None else [recipe.sharding]
-        return f"{maker}({', '.join([self._rngs, *map(writer, options)])})"
+        named = [f"{name}={writer(value)}" for name, value in recipe.computed.items()]
+        return f"{maker}({', '.join([self._rngs, *map(writer, options), *named])})"
 
     @property
     def _rngs(self) -> str:
@@ -196,16 +198,18 @@ class PartsFunction:
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {name!r}, which is made later",
                     why="parts are made in the order of the class body, and an overriding part keeps its position",
-                    fix=f"{part.name}_2 = ...        # a new name is made after those of the bases, and after {name}"
+                    fix=f"{self._statement_for(part, f'{part.name}_2')}        # made after the parts of the bases"
                     if is_overriding
                     else f"declare {name} before {part.name}",
                 )
             if id(leaf) not in self._names:
+                name = leaf._pytree__name or ""
+                line = name if name in self._cls.__dict__[OWN_KEY] else f"{name}: ... = dx.field()"
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
                     why="or of a base that was defined again since, or one that this declaration overrides",
-                    fix="use fields of this class, or of one that it derives from",
+                    fix=f"{line}        # a field of {type_name(self._cls)}",
                 )
 
     # ------------------------------------------------------------- errors
@@ -222,6 +226,9 @@ class PartsFunction:
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
         for expression in self._known[part.name]:
             shown.pop(id(expression))
+            for item, _ in items_of(expression._pytree__value) if isinstance(expression, Literal) else ():
+                if self._names.get(id(item), "").startswith(f"self.{part.name}["):
+                    shown.pop(id(item), None)
         text = self._source_with(part, NoteWriter(shown))
         error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
         if isinstance(error, AttributeError) and error.obj is instance and error.name in self._known:
@@ -235,8 +242,13 @@ class PartsFunction:
         return FieldError(
             f"{type_name(self._cls)}.{part.name}",
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
-            fix="\n".join([*lines, f"{part.name} = {part.expression._pytree__source(text_of).replace(old, new)}"]),
+            fix="\n".join([*lines, self._statement_for(part, part.name).replace(old, new)]),
         )
+
+    def _statement_for(self, part: Part, name: str) -> str:
+        """The statement that declares a part, under a name."""
+        annotation = f": {annotation_text(own_annotations(self._cls)[part.name])}" if part.is_argument else ""
+        return f"{name}{annotation} = {bare(part.expression)}"
 
     def _source_with(self, part: Part, writer: SourceWriter) -> str:
         if isinstance(part.recipe, PartRecipe):

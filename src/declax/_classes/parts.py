@@ -52,6 +52,7 @@ class Reads(Expression):
         recipe = part.recipe
         if isinstance(recipe, VariableRecipe):
             yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when, recipe.sharding)
+            yield from recipe.computed.values()
         elif isinstance(recipe, PartRecipe):
             yield from part.expression._pytree__operands()
 

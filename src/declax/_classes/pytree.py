@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import threading
+import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
@@ -407,11 +408,17 @@ def prepare(cls: type[Pytree]) -> None:
         cls._pytree__variables = frozenset(n for n, spec in specs.items() if isinstance(spec.recipe, VariableRecipe))
         if is_first:
             cls._pytree__layout = _first_layout(cls, specs)
-            if cls._pytree__is_pytree:
+            if cls._pytree__is_pytree and cls not in _registered:
                 _register(cls)
+                _registered.add(cls)
         cls._pytree__specs = specs
         cls._pytree__is_registered = _HERE
         cls._pytree__is_complete = _HERE if is_complete or not is_first else False
+
+
+_registered = weakref.WeakSet[type]()
+"""The classes that JAX knows. cloudpickle sets the attributes of a live class to those that were pickled, so they
+cannot tell."""
 
 
 def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:

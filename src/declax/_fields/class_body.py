@@ -125,12 +125,9 @@ class ClassBody(dict[str, Any]):
         literal = self._body.bound.get(name)
         if literal.__class__ is Literal and name in dict.get(self, "__annotations__", ()):
             return literal  # an argument, of which the caller may give any length
-        try:
-            return super().__getitem__(name)
-        except KeyError:
-            if not name.startswith("__"):
-                self._explain_missing(name)
-            raise
+        if name not in self and not name.startswith("__"):
+            self._explain_missing(name)
+        return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         read, self._read = self._read, []

@@ -94,7 +94,10 @@ Static: TypeAlias = Annotated[T, Status.STATIC]
 
 
 class VariableRecipe(NamedTuple):
-    """How a declared Variable is made; the arguments of `variable`."""
+    """How a declared Variable is made; the arguments of `variable`.
+
+    `computed` has those of ``stream``, ``trainable`` and ``weight_decay`` that are expressions.
+    """
 
     shape: Sequence[SupportsIndex] | SupportsIndex
     initializer: Initializer
@@ -103,6 +106,7 @@ class VariableRecipe(NamedTuple):
     stream: str | None
     metadata: Mapping[str, object] | None
     sharding: object
+    computed: Mapping[str, object]
 
 
 class SubmoduleRecipe(NamedTuple):
@@ -491,8 +495,11 @@ def variable(
     [1.0, 1.0, 1.0]
     """
     del init
+    options = {"stream": stream, "trainable": trainable, "weight_decay": weight_decay}
+    computed = {name: value for name, value in options.items() if has_expression(value)}
+    trainable, weight_decay = "trainable" in computed or trainable, "weight_decay" in computed or weight_decay
     notes = Notes(None, help, None, None, None, trainable, weight_decay, renamed_from)
-    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata, sharding)
+    recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata, sharding, computed)
     specifier = Specifier(Status.DATA, recipe, notes)
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
