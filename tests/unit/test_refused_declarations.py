@@ -382,3 +382,69 @@ def test_a_function_as_a_part(frozen, function):
     assert dx.merge(*dx.split(model)).part is function
     layer = dx.Linear(2, 2, rngs=dx.Rngs(0))
     assert len(jax.tree.leaves(Model(2, layer, rngs=dx.Rngs(0)))) == 4
+
+
+# --- constants of bases ------------------------------------------------------------
+
+
+@dx.dataclass
+class Rated(dx.Module):
+    dim: int = dx.field()
+    rate: float = 0.1
+    COUNT: typing.ClassVar[int] = 3
+
+
+class Undecorated(Rated):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("line", "reader"),
+    [
+        ("drop = dx.Dropout(Rated.rate, rngs=rngs)", "drop"),
+        ("drop = dx.Dropout(Undecorated.rate, rngs=rngs)", "drop"),
+        ("drop = dx.Dropout(scope.Rated.rate / 2, rngs=rngs)", "drop"),
+        ("half = Rated.rate / 2\n    drop = dx.Dropout(half, rngs=rngs)", "drop"),
+        ("wide: int = Rated.dim * Rated.rate", "wide"),
+        ("w: dx.Param[jax.Array] = dx.variable((Rated.rate,), initializer=dx.initializers.ones)", "w"),
+    ],
+)
+def test_a_plain_default_of_a_base_in_an_expression(line, reader):
+    scope = {**globals(), "scope": type("scope", (), {"Rated": Rated})}
+    body = f"class Sub(Undecorated):\n    _: dx.KW_ONLY\n    rngs: dx.InitVar[dx.Rngs] = dx.field()\n    {line}\n"
+    with pytest.raises(errors.FieldError) as caught:
+        exec(f"@dx.dataclass\n{body}", scope)
+    assert f"Rated.rate: the expression of '{reader}' reads this field, which gives it" in str(caught.value)
+    assert str(caught.value).endswith("rate: float = dx.field(default=0.1)")
+
+
+def test_constants_of_bases_that_no_expression_reads():
+    @dx.dataclass
+    class Sub(Rated):
+        rate: float = 2 * Rated.rate
+        half: float = Rated.rate / 2
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        up = dx.Linear(Rated.dim, Rated.COUNT, rngs=rngs)
+
+    sub = Sub(2, rngs=dx.Rngs(0))
+    assert (sub.rate, sub.half, sub.up.out_features) == (0.2, 0.05, 3)
+    assert (Rated.rate, Sub.rate) == (0.1, 0.2)
+
+
+# --- specifiers without an effect --------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [lambda self, rngs: dx.Linear(2, 2, rngs=rngs), "up", dx.Linear])
+def test_submodule_decorates_methods_only(build):
+    with pytest.raises(errors.FieldError, match="submodule decorates a method"):
+        dx.submodule(build)
+
+
+def test_a_class_variable_is_not_computed():
+    with pytest.raises(errors.FieldError, match=r"Model\.n: a class variable has no value that is computed"):
+
+        @dx.dataclass
+        class Model(dx.Module):
+            dim: int = dx.field()
+            n: typing.ClassVar[int] = 2 * dim

@@ -19,7 +19,8 @@ from declax._classes.part_source import PartsFunction
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import PytreeMeta
 from declax._classes.records import Record
-from declax._fields.annotations import AnnotationScope, decide
+from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.class_body import PlainDefault
 from declax._fields.expressions import Expression
 from declax._fields.overrides import overriding
 from declax._fields.sources import declared_text
@@ -52,10 +53,16 @@ class UsedUp:
 def install(cls: Any, names: Sequence[str]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
 
-    The defaults of the named fields are no attributes of the class.
+    The defaults of the named fields are no attributes of the class; those without a specifier are read by descriptors.
     """
     fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
     known = expressions_of(cls)
+    for name in own_annotations(cls):
+        field = fields.get(name)
+        if field is None or name in known or field._field_type is not dataclasses._FIELD:  # type: ignore[attr-defined]  # the standard offers no public way
+            continue
+        if field.default is cls.__dict__.get(name, MISSING) and not hasattr(type(field.default), "__set__"):
+            setattr(cls, name, PlainDefault(cls, field))
     for name in names:
         if is_init_var(fields[name]):
             setattr(cls, name, UsedUp(name))

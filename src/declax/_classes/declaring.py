@@ -11,7 +11,7 @@ from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inher
 from declax._classes.parts import Part, Reads, makes_data, recipe_of
 from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, base_with, reads_constant
+from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
 from declax._fields.refusals import refuse_partial
 from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
@@ -163,17 +163,19 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {bare(value)}",
         )
-    read = next((name for name in body.names_tested() if name in body.bound), None)
-    if read is not None:
+    tested = next((name for name in body.names_tested() if name in body.bound), None)
+    if tested is not None:
         raise FieldError(
-            f"{type_name(cls)}.{read}",
-            f"the class body applies `is` to {read!r}, which has a value in an instance only",
+            f"{type_name(cls)}.{tested}",
+            f"the class body applies `is` to {tested!r}, which has a value in an instance only",
             why="`is` looks at the expression itself, and gives a constant in the class body",
-            fix=f"{read} == None        # in place of `is None`, as in dx.when({read} == None, ..., {read})",
+            fix=f"{tested} == None        # in place of `is None`, as in dx.when({tested} == None, ..., {tested})",
         )
     annotations = own_annotations(cls)
     for name in body.bound:
         for read in _names_read(body, name, annotations):
+            if isinstance(read, PlainDefault):
+                raise reads_constant(read.where, read.value, read.annotation, f"expression of {name!r}")
             if read in annotations:
                 if read not in body.bound and not _is_class_variable(annotations[read]):
                     where, value = f"{type_name(cls)}.{read}", cls.__dict__.get(read, dataclasses.MISSING)
@@ -187,15 +189,15 @@ def _check_body(cls: type, body: BodyNames) -> None:
                 )
 
 
-def _names_read(body: BodyNames, name: str, annotations: Collection[str]) -> Iterator[str]:
-    """The names that a statement read, also by constants that the class body computed before."""
-    waiting, seen = [name], {name}
+def _names_read(body: BodyNames, name: str, annotations: Collection[str]) -> Iterator[str | PlainDefault]:
+    """What a statement read, also by constants that the class body computed before."""
+    waiting, seen = [name], set[str | PlainDefault]([name])
     while waiting:
         for read in body.reads.get(waiting.pop(), ()):
             if read not in seen:
                 seen.add(read)
                 yield read
-                if read not in annotations and read not in body.bound:
+                if isinstance(read, str) and read not in annotations and read not in body.bound:
                     waiting.append(read)
 
 
@@ -218,10 +220,11 @@ def _declare_internal(cls: Any, name: str, expression: Expression, added: dict[s
 
 def _declare_argument(cls: Any, name: str, expression: Expression, annotation: Any, given: Any) -> None:
     """Declares a part that the caller may supply, with the options of its specifier, if any."""
-    if isinstance(annotation, dataclasses.InitVar):
+    is_class_variable = annotation is ClassVar or get_origin(annotation) is ClassVar
+    if is_class_variable or isinstance(annotation, dataclasses.InitVar):
         raise FieldError(
             f"{type_name(cls)}.{name}",
-            "an InitVar has no value that is computed from fields",
+            f"{'a class variable' if is_class_variable else 'an InitVar'} has no value that is computed from fields",
             got=repr(expression),
             fix=f"{name}: ... = {expression!r}        # a field",
         )

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
+from declax._fields.refusals import is_class_body
 from declax._fields.sources import CONTAINERS, entries, has_expression, rebuilt, text_of
 from declax.errors import FieldError, describe, type_name
 
@@ -42,7 +43,7 @@ class BodyNames:
 
     def __init__(self) -> None:
         self.bound: dict[str, Expression] = {}
-        self.reads: dict[str, tuple[str, ...]] = {}
+        self.reads: dict[str, tuple[str | PlainDefault, ...]] = {}
         self.twice: str | None = None
         self.code: CodeType | None = None
         self._known: dict[int, Any] = {}  # containers with a name, and their contents, by identity
@@ -114,7 +115,7 @@ class ClassBody(dict[str, Any]):
         self._bases = bases
         self._body = BodyNames()
         self._inner: dict[str, str] | None = None
-        self._read: list[str] = []
+        self._read: list[str | PlainDefault] = []
         self._outside: list[str] = []  # the names that the statement reads from outside of the class
 
     def __getitem__(self, name: str) -> Any:
@@ -150,6 +151,10 @@ class ClassBody(dict[str, Any]):
         if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
+
+    def note(self, default: PlainDefault) -> None:
+        """Notes that the running statement reads the default of a field of another class."""
+        self._read.append(default)
 
     @property
     def _class_name(self) -> str:
@@ -225,6 +230,22 @@ class ClassBody(dict[str, Any]):
                 why="in Python, a class body does not see inherited names",
                 fix=f"{type_name(base)}.{name}",
             )
+
+
+class PlainDefault:
+    """A default without a specifier, as the attribute of its class: the body of a subclass notes that it reads it."""
+
+    def __init__(self, cls: type, field: dataclasses.Field[Any]) -> None:
+        self.where: str = f"{type_name(cls)}.{field.name}"
+        self.value: Any = field.default
+        self.annotation: Any = field.type
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        if instance is None:
+            frame = sys._getframe(1)
+            if is_class_body(frame):
+                frame.f_locals.note(self)  # type: ignore[attr-defined]  # a `ClassBody`
+        return self.value
 
 
 _SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")

@@ -9,6 +9,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -29,7 +30,7 @@ from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
 from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
-from declax.errors import DeclaxError, FieldError, suggest
+from declax.errors import DeclaxError, FieldError, describe, suggest
 
 if TYPE_CHECKING:
     import jax
@@ -522,7 +523,8 @@ def submodule(build: Any, /) -> Any:
       A field specifier; to a type checker, the result of the method.
 
     Raises:
-      FieldError: when the class is created, for a method that takes `rngs` in a class that does not.
+      FieldError: for anything but a method of the class body; when the class is created, for a method that takes `rngs`
+        in a class that does not.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -535,8 +537,15 @@ def submodule(build: Any, /) -> Any:
     >>> len(MLP((4, 3, 2), rngs=dx.Rngs(0)).layers)
     2
     """
-    code = getattr(build, "__code__", None)
-    recipe = SubmoduleRecipe(build, takes_rngs=code is None or code.co_argcount > 1)
+    if not isinstance(build, FunctionType) or build.__name__ == "<lambda>":
+        raise FieldError(
+            "submodule",
+            "submodule decorates a method",
+            got=describe(build),
+            fix="up = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
+            "@dx.submodule\ndef up(self, rngs: dx.Rngs) -> dx.Linear: ...",
+        )
+    recipe = SubmoduleRecipe(build, takes_rngs=build.__code__.co_argcount > 1)
     return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
 
 
