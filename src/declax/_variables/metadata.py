@@ -70,8 +70,9 @@ class Metadata(Shared, Mapping[str, Any]):
         content = {_OTHER_NAMES.get(name, name): value for name, value in content.items()}
         frozen = {name: snapshots.freeze(value, f"{where}.{name}") for name, value in sorted(content.items())}
         for name in HOOKS:
-            if isinstance(content.get(name), list):
-                frozen[name] = tuple(content[name])  # hooks are called as they are
+            hooks = content.get(name)
+            if isinstance(hooks, list):
+                frozen[name] = tuple(hooks)  # hooks are called as they are
         return _intern(frozen)
 
     def axis_hook(self, name: str) -> Callable[..., Any] | None:
