@@ -138,6 +138,7 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
         ("z = max(dim, 3)", "dx.defer(max)(dim, 8)"),
         ("z = smaller(dim)", "dx.defer(max)(dim, 8)"),
         ("z = dim if smaller(2) and dim else 3", "dx.when(dim, part, other)"),
+        ("z = 2 * dim in (2, 3)", "dx.defer(operator.contains)(values, (2 * dim))"),
         ("z = 3 if dim > 3 else 2", "dx.when(dim > 3, part, other)"),
         ("z = jnp.sqrt(dim)", "dx.defer(function)(dim)"),
         ("z = jnp.exp(2 * dim)", "dx.defer(function)(2 * dim)"),

@@ -13,13 +13,17 @@ from declax.errors import DeclaxError, ExpressionError, FieldError
 
 
 def refuse(term: Term, operation: str, fix: str) -> NoReturn:
-    """Raises for an operation that needs the value of a field; ``TERM`` in the fix stands for the field."""
+    """Raises for an operation that needs the value of a term, for which ``TERM`` stands in the fix.
+
+    ``FIELD`` stands for the first field or term in it, as `dim` in ``dim > 3``.
+    """
     require_class_body(term)
     text = argument_text(term, text_of)
+    field = next((operand for operand in term._pytree__operands() if isinstance(operand, Term)), term)
     raise ExpressionError(
         in_class_body(text),
         f"a field has no value until an instance is created, and {operation} needs one",
-        fix=fix.replace("TERM", text),
+        fix=fix.replace("TERM", text).replace("FIELD", text_of(field)),
     )
 
 
