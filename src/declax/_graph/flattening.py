@@ -18,7 +18,7 @@ import jax
 from typing_extensions import TypeVar
 
 from declax._classes.pytree import Pytree, resettle, writes_by_itself
-from declax._fields.interning import Interned
+from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._state.definition import StateDef
@@ -82,7 +82,7 @@ def types_of(token: Token) -> Hashable:
     return exact_types(token[-1]) if tag in (NODE, STATIC) else None
 
 
-class GraphDef(Generic[N]):
+class GraphDef(Shared, Generic[N]):
     """The structure of a graph without its values; `merge` makes a graph from it and a State.
 
     Immutable, hashable and interned: graphs of equal structure have the same
@@ -211,12 +211,6 @@ class GraphDef(Generic[N]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.tokens, self.base, self.outer)
-
-    def __copy__(self) -> GraphDef[N]:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> GraphDef[N]:
-        return self
 
 
 def _restore(tokens: tuple[Token, ...], base: int, outer: tuple[int, ...] | None) -> GraphDef[Any]:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-from declax._fields.interning import Interned
+from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import exact_types
 from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, matches_kind, predicates_of
 from declax._jax import current_trace
@@ -57,7 +57,7 @@ Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 _new: Final = object.__new__
 
 
-class StateDef:
+class StateDef(Shared):
     """Paths and Variable kinds of a State's leaves; interned, so it compares by identity.
 
     Attributes:
@@ -95,9 +95,6 @@ class StateDef:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StateDef.of, (self.paths, self.leaf_defs)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> StateDef:
-        return self
 
     @cached_property
     def columns(self) -> tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | None:

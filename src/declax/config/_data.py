@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._fields.expressions import Choice, Expression, Repeated
+from declax._fields.interning import Shared
 from declax._fields.overrides import DeclaredPart, PartOverride
 from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
@@ -100,7 +101,7 @@ class Ref:
         return f"Ref({self.path!r})"
 
 
-class SpecData:
+class SpecData(Shared):
     """The data of a `Spec`: comparison, hash and conversion of arguments, without building or printing.
 
     Attributes:
@@ -229,12 +230,6 @@ class SpecData:
         if self._hash is None:
             object.__setattr__(self, "_hash", hash((self._target, self._keys)))
         return self._hash  # type: ignore[return-value]  # set just now
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._target, self._arguments)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from declax import errors
+from declax._fields.interning import Shared
 
 
 class Transformation(Protocol):
@@ -70,7 +71,7 @@ def _anchors(tx: Transformation) -> tuple[Any, Any]:
     return (tx.update, tx.init) if isinstance(tx, tuple) else (tx, tx)
 
 
-class StaticTransformation:
+class StaticTransformation(Shared):
     """Holds a transformation. Two are equal if they hold the same one, or were built from equal Specs."""
 
     __slots__ = ("__weakref__", "_hash", "description", "tx")
@@ -97,12 +98,6 @@ class StaticTransformation:
         if self.description is not None:
             return repr(self.description)
         return f"<{errors.type_name(type(self.tx))} at {id(self.tx):#x}>"
-
-    def __copy__(self) -> StaticTransformation:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> StaticTransformation:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.description is not None:
