@@ -242,12 +242,6 @@ class ReplicationWarning(UserWarning):
     code = "replication"
 
 
-class MigrationWarning(UserWarning):
-    """A configuration was brought up to date, and old keys were left out for it; the text lists them."""
-
-    code = "migration"
-
-
 WHERE_CAPTURES_ARE_FOUND = (
     "The transforms of declax capture models in closures, defaults, names of the function's module, partials, bound\n"
     "methods of models, and lists, tuples and dicts there; not in other objects, classes or modules"

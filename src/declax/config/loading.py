@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
@@ -40,12 +39,11 @@ from declax.config._reading.parameters import (
 )
 from declax.config._reading.part_readers import choices_at
 from declax.config._reading.readers import Reader
-from declax.config._reading.versions import dropped_text
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
 from declax.config.specs import Spec
-from declax.errors import ConfigError, DepthError, MigrationWarning, describe, type_name
+from declax.errors import ConfigError, DepthError, describe, type_name
 from declax.training._transformation import description_of
 from declax.training.optimizer import Optimizer
 from declax.transforms.abstract import eval_shape
@@ -69,8 +67,7 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
       cls: the class to describe, or a union or a function.
       source: plain data, or the path of a TOML, JSON or YAML file.
       extra: classes that data may choose by name where an annotation names one of their bases.
-      migrate: accept old names and versions (``renamed_from``, ``config_version``) and update them. A
-        MigrationWarning lists the keys that this drops.
+      migrate: accept old names and versions (``renamed_from``, ``config_version``) and update them.
 
     Returns:
       The spec, equal to the result of `spec` with the same arguments.
@@ -83,22 +80,15 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
     >>> dx.spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
     True
     """
-    return _spec_of_document(cls, read_source(source), extra, migrate)
-
-
-def _spec_of_document(cls: Any, document: Document, extra: Iterable[Any], migrate: bool) -> Spec[Any]:
-    """Reads a spec; a warning points at the line that called the public function."""
+    document = read_source(source)
     context = Context(migrate=migrate)
     context.extend(document.problems)
     found = structure(cls, document.data, context, extra)
-    if isinstance(found, Spec) and not context.dropped:
-        return found
     where = document.name or _name_of(cls)
     if context:
         raise context.error(where, document.place_of)
     if not isinstance(found, Spec):
         raise ConfigError(where, "the configuration describes no object", expected=_name_of(cls), got=describe(found))
-    warnings.warn(dropped_text(where, context.dropped), MigrationWarning, stacklevel=3)
     return found
 
 
@@ -154,7 +144,7 @@ def from_config(
     ((2, 3), None)
     """
     document = read_source(source)
-    spec = _spec_of_document(cls, document, extra, migrate)
+    spec = spec_from_config(cls, document, extra=extra, migrate=migrate)
     try:
         return Builder(spec, rngs).run()  # without Spec.check: the readers have checked each value
     except Exception as error:

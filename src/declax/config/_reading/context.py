@@ -1,4 +1,4 @@
-"""The state of reading one configuration: problems, parts, references and removed keys."""
+"""The state of reading one configuration: problems, parts and references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVALID: Final = _Invalid.INVALID
 
 
 class Context(Report):
-    """What the readers collect while they read one configuration: problems, parts, references and removed keys."""
+    """What the readers collect while they read one configuration: problems, parts and references."""
 
     def __init__(self, *, migrate: bool = False, catalog: Any = None) -> None:
         super().__init__()
@@ -30,7 +30,6 @@ class Context(Report):
         self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
         self.migrate = migrate
         self.max_depth = MAX_DEPTH
-        self.dropped: list[tuple[Path, str, Any]] = []
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
@@ -47,7 +46,6 @@ class Context(Report):
 
     def take(self, attempt: Context) -> None:
         self.refs += attempt.refs
-        self.dropped += attempt.dropped
         self.parts.update(attempt.parts)
         self.merge(attempt)
 

@@ -47,7 +47,7 @@ from declax.config._reading.readers import (
     plain,
     read_ref,
 )
-from declax.config._reading.versions import MIGRATE, VERSION, removal_of, upgraded, version_of
+from declax.config._reading.versions import MIGRATE, VERSION, upgraded, version_of
 from declax.config.problems import KIND, REF, Path, did_you_mean, shown
 from declax.config.registry import kinds_of
 from declax.errors import ConfigError, DeclaxError
@@ -402,12 +402,9 @@ class CallReader:
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
-            removal = removal_of(self.called, key) if context.migrate and isinstance(key, str) else None
             is_name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
             if self.extra is not None and is_name and key not in (*_FORBIDDEN, "self", "cls"):
                 found[key] = self.extra.read(current[key], (*path, key), context)
-            elif removal is not None:
-                context.dropped.append(((*path, key), self.name, removal))
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
@@ -474,9 +471,6 @@ class CallReader:
         if key in self.renamed:
             message = f"{message}: it was renamed to {self.renamed[key]!r}"
             hint = f"remove {key!r}" if self.renamed[key] in table else MIGRATE
-        elif (removal := removal_of(self.called, key)) is not None:
-            message = f"{message}: it was removed in version {removal.version}"
-            hint = f"{removal.advice or 'remove the key'}; or {MIGRATE}"
         elif others:
             owner = others[0]
             message = f"{message}; it belongs to {one_of(others)}"

@@ -1,13 +1,13 @@
-"""Configurations of older versions of a class: `config_version`, `config_upgrades`, `config_removed_in`."""
+"""Configurations of older versions of a class: `config_version` and `config_upgrades`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 from declax.config._reading.context import Context
-from declax.config.problems import Path, described, path_text
+from declax.config.problems import Path, described
 from declax.errors import FieldError, describe, type_name
 
 VERSION: Final = "$version"
@@ -67,37 +67,3 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
             context.add("version", path, message, expected="a dict", got=described(made))
             return None
     return made  # type: ignore[no-any-return]  # a dict
-
-
-class Removal(NamedTuple):
-    """The version in which a class removed a parameter, and its advice."""
-
-    version: int
-    advice: str | None
-
-
-def removal_of(target: Any, name: str) -> Removal | None:
-    """The removal of a parameter; None for other names."""
-    removed: Mapping[str, Any] = getattr(target, "config_removed_in", {})
-    if name not in removed:
-        return None
-    said = removed[name]
-    version, advice = said if isinstance(said, tuple) and len(said) == 2 else (said, None)
-    if type(version) is not int or not isinstance(advice, str | None):
-        raise FieldError(
-            f"{type_name(target)}.config_removed_in[{name!r}]",
-            "an entry must be the version that removed the parameter, or a tuple of the version and advice",
-            got=describe(said),
-            fix=f'config_removed_in = {{{name!r}: (2, "use other instead")}}',
-        )
-    return Removal(version, advice)
-
-
-def dropped_text(where: str, dropped: Iterable[tuple[Path, str, Removal]]) -> str:
-    """The text of the warning about keys that a migration removed."""
-    lines = [
-        f"  {path_text(path)}: removed from {name} in version {removal.version}"
-        + (f"; {removal.advice}" if removal.advice else "")
-        for path, name, removal in dropped
-    ]
-    return "\n".join([f"{where}: the migration removed keys that newer versions do not have. [migration]", *lines])
