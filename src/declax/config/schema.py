@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from declax._fields.overrides import holds_parts
 from declax._typing import MISSING
 from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
@@ -123,25 +122,13 @@ class Schemas:
         return made
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
-        found = self._with_indices(parameter, reader)
+        found = reader.schema(self)
         notes: Schema = {"description": parameter.help} if parameter.help else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)
         # this draft ignores keys next to `$ref`
         return {"allOf": [found], **notes} if notes and "$ref" in found else found | notes
-
-    def _with_indices(self, parameter: Parameter, reader: Reader) -> Schema:
-        """The schema of a value, or of a table of indices for the items that the class body declares."""
-        found = reader.schema(self)
-        default = parameter.default
-        if not isinstance(default, (list, tuple)) or not holds_parts(default) or "table" in reader.words:
-            return found
-        items = {
-            str(i): below.schema(self) for i in range(len(default)) if (below := reader.below(default, i)) is not None
-        }
-        table = {"type": "object", "properties": items, "additionalProperties": False, "minProperties": 1}
-        return {"anyOf": [found, table]}
 
     def data(self, value: object, reader: Reader) -> Any:
         """A value as the data from which a reader reads it."""

@@ -14,7 +14,7 @@ from declax._classes.pytree import Pytree
 from declax._fields.overrides import DeclaredPart
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, frozen_default, is_repeated, thaw
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading import choice_tables
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import (
@@ -31,7 +31,6 @@ from declax.config._reading.readers import (
     INT,
     TUPLE,
     WORDS,
-    CheckedReader,
     EnumReader,
     IntReader,
     ListReader,
@@ -396,9 +395,7 @@ class CallReader:
             if key not in self.readers:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
             if name in self.readers and (name == key or name not in current):
-                has_indices = type(item) is dict and item and KIND not in item and all(map(_is_index, item))
-                read = functools.partial(self._read_items, name) if has_indices else self.readers[name].read
-                found[name] = read(item, (*path, key), context)
+                found[name] = self.readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
@@ -424,38 +421,6 @@ class CallReader:
                     hint=f"{name} = ..." + (f"   # {text}" if text else ""),
                 )
         return None if any(value is INVALID for value in found.values()) else found
-
-    def _read_items(self, name: str, value: Mapping[str, Any], path: Path, context: Context) -> Any:
-        """The value of a parameter from a table of indices, which changes items of a default list or tuple."""
-        reader = self.readers[name]
-        default = frozen_default(self.parameters.by_name[name], reader)
-        if is_repeated(default):
-            message, steps, inner = "one declaration makes all elements of this part", name, next(iter(value.values()))
-            while isinstance(inner, Mapping) and inner:
-                key, inner = next(iter(inner.items()))
-                steps += f".{key}"
-            hint = f"{steps} = {shown(inner)} changes all of them; a list of tables replaces them"
-            context.add("wrong-type", path, message, got=shown(value), hint=hint)
-            return INVALID
-        if "table" in reader.words or "list" not in reader.words:
-            return reader.read(value, path, context)
-        if type(default) not in (tuple, FrozenList):
-            hint = f"{name} = [...]   # all items, since there is no default list"
-            return reader.wrong(value, path, context, hint)
-        items = thaw(default)
-        found = dict(enumerate(items))
-        for key, item in value.items():
-            below = reader.below(items, int(key))
-            if int(key) not in found or below is None:
-                context.add(
-                    "no-item", (*path, key), f"the default has no item {key}", expected=f"0 to {len(items) - 1}"
-                )
-                return INVALID
-            found[int(key)] = below.read(item, (*path, key), context)
-        if any(item is INVALID for item in found.values()):
-            return INVALID
-        made = type(items)(found.values())
-        return reader.constrained(made, value, path, context) if isinstance(reader, CheckedReader) else made
 
     def _report_key(
         self, key: Any, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
@@ -491,10 +456,6 @@ def _names(target: Any) -> frozenset[str]:
     if isinstance(target, NamedInitializer):
         return frozenset({KIND})
     return frozenset(parameters_of(target).by_name) | {KIND}
-
-
-def _is_index(key: object) -> bool:
-    return isinstance(key, str) and key.isdecimal() and len(key) < 10
 
 
 def choices_at(reader: Reader | None) -> list[ChoiceReader]:

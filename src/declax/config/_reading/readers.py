@@ -565,7 +565,7 @@ class AliasReader(WrappingReader):
 
 
 class CheckedReader(WrappingReader):
-    """Adds the range, choices and check of a field to a reader."""
+    """Adds the range, choices and check of a field to a reader; values with parts, which are not built yet, pass."""
 
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
         super().__init__(lambda: reader)
@@ -580,16 +580,7 @@ class CheckedReader(WrappingReader):
         self.expected = ", ".join([reader.expected, *bounds])
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        return self.constrained(self.reader.read(value, path, context), value, path, context)
-
-    def schema(self, schemas: Schemas) -> Schema:
-        if self.choices is not None:
-            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
-        limits = {"minimum": self.ge, "maximum": self.le}
-        return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
-
-    def constrained(self, found: Any, value: Any, path: Path, context: Context) -> Any:
-        """The value if the constraints of the field allow it; values with parts, which are not built yet, pass."""
+        found = self.reader.read(value, path, context)
         if found is INVALID or found is None:
             return found
         if self.choices is not None and found not in self.choices and not _has_parts(found):
@@ -604,6 +595,12 @@ class CheckedReader(WrappingReader):
                 context.add("check", path, problem, got=described(value))
                 return INVALID
         return found if is_fine else INVALID
+
+    def schema(self, schemas: Schemas) -> Schema:
+        if self.choices is not None:
+            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
+        limits = {"minimum": self.ge, "maximum": self.le}
+        return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
     def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
         kind = type(value)
