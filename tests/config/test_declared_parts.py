@@ -335,12 +335,11 @@ def test_changes_at_paths():
     whole = changed.replace({"block.up": dx.spec(dx.Linear, 2, 8)})
     assert whole != changed
     repeated = dx.spec(Tower, 2)
-    assert repeated.replace({"blocks.*.up.use_bias": False}) == repeated.replace({"blocks.up.use_bias": False})
-    for path, change in (("blocks.1.hidden", "blocks.*.hidden"), ("blocks.*", "blocks.*.NAME")):
-        with pytest.raises(dx.ConfigError, match="one declaration makes all elements of this part") as caught:
+    assert repeated.replace({"blocks.up.use_bias": False})["blocks.1.up.use_bias"] is False
+    for path in ("blocks.1.hidden", "blocks.*", "blocks.*.hidden"):
+        with pytest.raises(dx.ConfigError, match=r"there is no '(1|\*)' at blocks") as caught:
             repeated.replace({path: 3})
         assert caught.value.where == "Tower.blocks"
-        assert f'spec.replace({{"{change}": ...}})' in str(caught.value)
     with pytest.raises(dx.ConfigError, match=r"there is no 'use_bia' at block\.up; did you mean 'use_bias'"):
         spec.replace({"block.up.use_bia": False})
 
@@ -560,10 +559,7 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
     status, text = run("summary", "wide:Wide", "wide.toml", "up")
     assert status == 0
     assert "kernel f32[2,8]" in text
-    assert (
-        "fix:      up.use_bias=false changes all elements"
-        in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
-    )
+    assert "there is no 'up'" in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
     words = ("up.kind=Linear", "up.in_features=2", "up.out_features=5")
     assert "kernel f32[2,5]" in run("summary", "wide:Wide", "dim=2", *words)[1]
     status, text = run("check", "wide:Wide", "wide.toml", "up.use_bia=false")

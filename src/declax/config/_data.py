@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
-from declax._fields.expressions import Choice, Expression, Repeated
+from declax._fields.expressions import Expression
 from declax._fields.interning import Shared
 from declax._fields.overrides import DeclaredPart, PartOverride
 from declax._fields.snapshots import FrozenDict as FrozenDict
@@ -411,14 +411,6 @@ def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
     if type(value) is tuple:
         return tuple([thaw(item, leaf) for item in value])
     return leaf(value)
-
-
-def is_repeated(value: Any) -> bool:
-    """Whether a frozen value is a part that `repeat` declares."""
-    if not isinstance(value, SpecData) or not isinstance(value.target, DeclaredPart):
-        return False
-    made = value.target.expression
-    return any(isinstance(branch, Repeated) for branch in (made._pytree__pair if isinstance(made, Choice) else (made,)))
 
 
 def key_of(value: Any) -> Hashable:

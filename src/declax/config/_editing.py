@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from declax.config._data import FrozenDict, FrozenList, SpecData, is_repeated, key_like
+from declax.config._data import FrozenDict, FrozenList, SpecData, key_like
 from declax.config._declared import ClassBodyScope
 from declax.config._refs import (
     Cursor,
@@ -19,7 +19,7 @@ from declax.config._refs import (
     where,
     with_items,
 )
-from declax.config.problems import EACH, path_text, steps_of
+from declax.config.problems import EACH, steps_of
 from declax.errors import ConfigError
 
 S = TypeVar("S", bound=SpecData)
@@ -69,17 +69,6 @@ def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object
         return moved_in(new, cursor.reader, cursor.path)
     value = cursor.value
     key, *rest = keys
-    if is_repeated(value) and (key == EACH or key.isdecimal()):
-        if key == EACH and rest:
-            return _replaced(root, cursor, (*rest,), new)
-        name = path_text(cursor.path)
-        change = ".".join((name, EACH, *rest)) if rest else f"{name}.*.NAME"
-        raise ConfigError(
-            where(root, cursor.path),
-            "one declaration makes all elements of this part",
-            got=".".join((name, *keys)),
-            fix=f'spec.replace({{"{change}": ...}}) to change all elements; or a list of specs for {name}',
-        )
     if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
         steps = [
             Cursor((*cursor.path, each), value[each], reader_below(value, cursor.reader, each))

@@ -302,9 +302,6 @@ def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> P
     name = f"item {key}" if isinstance(holder, list) else repr(key)
     message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
     hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
-    if hint is None and EACH in override.path[len(path) + 1 :] and isinstance(holder, dict):
-        each = ".".join(str(part) for part in override.path if part != EACH)
-        hint = f"{each}={_short(override.values[0])} changes all elements of a dx.repeat"
     if isinstance(holder, list) and key == len(holder):
         hint = f"{path_text((*path, key, KIND))}=... appends an item"
     return _problem(override, message, path=path, hint=hint)
