@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with output.running():
         options = declax_parser().parse_words(given)
         if options.command == "completion":
-            write(completion_script(options.shell, options.completed))
+            write(completion_script(options.shell))
             return 0
         words = read_words(options.words, takes_part=options.command in ("show", "summary", "build"))
         if words.target is None:

@@ -1,36 +1,28 @@
-"""The commands and options of ``declax`` and of `cli`, and their completion in shells. Does not load JAX."""
+"""The commands and options of ``declax`` and of `cli`, and completion in shells. Does not load JAX."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import shlex
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from declax.config._cli.output import usage_error, write
 from declax.config._files.reading import FORMATS
 
-SHELLS: Final = ("bash", "zsh", "fish")
+SHELLS: Final = ("bash", "zsh")
 _FILES: Final = ", ".join(FORMATS)
 _WORDS: Final = f"module:Class, a file ({_FILES}), and overrides such as blocks.0.hidden=128 or blocks[*].rate=0"
 _PART: Final = f"{_WORDS}; a word such as model or blocks.0 selects a part"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that records its arguments for completion, colours its help, and raises errors of declax."""
+    """A parser that knows its commands, colours its help, and raises errors of declax."""
 
     def __init__(self, **settings: Any) -> None:
-        self.arguments: list[argparse.Action] = []
         self.commands: dict[str, Parser] = {}
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
         self._made: Any = None
-
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        action = super().add_argument(*names, **settings)
-        self.arguments.append(action)
-        return action
 
     def add_options(self, names: str) -> None:
         for name in names.split():
@@ -130,11 +122,9 @@ def declax_parser() -> Parser:
     schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
     completion = add(
         "completion", "print a script that completes commands and options in a shell", None, "",
-        'eval "$(declax completion bash)"', "completion zsh --command ./train.py",
+        'eval "$(declax completion bash)"',
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS)
-    about = "the command to complete, such as ./train.py (default declax)"
-    completion.add_argument("--command", dest="completed", default="declax", help=about)
     return parser
 
 
@@ -154,51 +144,22 @@ def _examples(*lines: str) -> str:
 # --- completion -----------------------------------------------------------------
 
 _BASH: Final = """\
-{name}() {{
-  local words="" command="" word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
-  {command}
-  case "$command $before $word" in
+_declax() {{
+  local words="" word="${{COMP_WORDS[COMP_CWORD]}}"
+  case "$COMP_CWORD ${{COMP_WORDS[1]}} $word" in
 {cases}
   esac
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
-complete -o default -F {name} {program}
+complete -o default -F _declax declax
 """
 _ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
-def completion_script(shell: str, program: str) -> str:
-    """The script with which a shell completes ``declax``, or a script with `cli`."""
-    parser = declax_parser() if Path(program).name == "declax" else script_parser("")
-    if shell == "fish":
-        return "".join(f"complete -c {shlex.quote(program)} {line}\n" for line in _fish_lines(parser))
-    cases = "\n".join(f'    {pattern}) words="{" ".join(words)}" ;;' for pattern, words in _bash_cases(parser))
-    command = '(( COMP_CWORD > 1 )) && command="${COMP_WORDS[1]}"' if parser.commands else ""
-    name = "_complete_" + "".join(c if c.isalnum() else "_" for c in program)
-    text = _BASH.format(name=name, program=shlex.quote(program), command=command, cases=cases)
+def completion_script(shell: str) -> str:
+    """The script with which a shell completes the commands of ``declax`` and their options."""
+    parser = declax_parser()
+    words = {'"1 "*': [*parser.commands, *parser._option_string_actions]}
+    words.update((f'*" {name} -"*', list(command._option_string_actions)) for name, command in parser.commands.items())
+    text = _BASH.format(cases="\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items()))
     return _ZSH + text if shell == "zsh" else text
-
-
-def _bash_cases(parser: Parser) -> Iterator[tuple[str, list[str]]]:
-    """Patterns of the command, the previous word and the typed word, with the possible words."""
-    for name, command in {**parser.commands, "": parser}.items():
-        options = [action for action in command.arguments if action.option_strings]
-        for action in options:
-            for before in action.option_strings if action.nargs != 0 else ():
-                yield f'"{name} {before} "*', list(map(str, action.choices or ()))
-        yield f'"{name} "*" -"*', [action.option_strings[-1] for action in options]
-        words = [word for action in command.arguments if action not in options for word in action.choices or ()]
-        yield f'"{name} "*', [*words, *command.commands]
-
-
-def _fish_lines(parser: Parser) -> Iterator[str]:
-    if parser.commands:
-        yield f"-n __fish_use_subcommand -fa {shlex.quote(' '.join(parser.commands))}"
-    for name, command in {**parser.commands, "": parser}.items():
-        condition = f"-n '__fish_seen_subcommand_from {name}' " if name else ""
-        for action in command.arguments:
-            option = f"-l {action.option_strings[-1].removeprefix('--')} " if action.option_strings else ""
-            if action.choices:
-                yield f"{condition}{option}-xa {shlex.quote(' '.join(map(str, action.choices)))}"
-            elif option:
-                yield f"{condition}{option}{'-r' if action.nargs != 0 else ''}".rstrip()
