@@ -25,13 +25,7 @@ class Mixer(dx.Module):
 
 @dx.dataclass
 class Mlp(Mixer):
-    """Two layers.
-
-    Args:
-      dim: size of input and output.
-      hidden: size between,
-        mostly larger.
-    """
+    """Two layers."""
 
     dim: int = dx.field()
     hidden: int = dx.static(default=8, ge=1, le=1024)
@@ -89,11 +83,6 @@ class Open(dx.Module):
     """A class with a constructor of its own."""
 
     def __init__(self, dim: int, *, width: int = 4, rngs: dx.Rngs) -> None:
-        """Makes it.
-
-        Args:
-          width: how wide.
-        """
         self.dim = dim
         self.width = width
         self.layer = dx.Linear(dim, width, rngs=rngs)

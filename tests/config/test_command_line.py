@@ -55,11 +55,7 @@ class Net(dx.Module):
 
 @dataclasses.dataclass
 class Train:
-    """One run.
-
-    Attributes:
-      steps: how many.
-    """
+    """One run."""
     net: dx.Spec[Net]
     steps: int = 100
     rate: float = 0.1
@@ -660,7 +656,7 @@ def test_cli_needs_rngs_where_a_part_does(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "pieces"),
     [
-        (["--help"], ["fields of Train", "steps: int, default 100", "how many.", *HELP_OF_PARTS]),
+        (["--help"], ["fields of Train", "steps: int, default 100", *HELP_OF_PARTS]),
         (["--schema"], ['"title": "Train"']),
         (["run.toml", "--show"], ['"steps": 3']),
         (["run.toml", "--show", "--full"], ['"rate": 0.1']),

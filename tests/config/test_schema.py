@@ -27,9 +27,6 @@ class Attention(dx.Module):
     """Looks at the others.
 
     It is no real one.
-
-    Args:
-      heads: how many views there are.
     """
 
     dim: int = dx.static(ge=1, help="the width")
@@ -185,7 +182,7 @@ def test_what_fields_say_is_there(validator):
     assert attention["description"] == "Looks at the others."
     assert attention["properties"]["dim"] == {"type": "integer", "minimum": 1, "description": "the width"}
     assert attention["properties"]["heads"] == {
-        "type": "integer", "minimum": 1, "maximum": 64, "description": "how many views there are.", "default": 4,
+        "type": "integer", "minimum": 1, "maximum": 64, "default": 4,
     }  # fmt: skip
     assert attention["required"] == ["kind", "dim"]
     assert "rngs" not in attention["properties"]

@@ -4,12 +4,10 @@ import dataclasses
 import inspect
 import typing
 
-import pytest
-
 import declax as dx
 from config.spec_models import Block, Gate, Mixer, Mlp, Model, Open, Train, schedule
 from declax._typing import MISSING
-from declax.config._reading.parameters import allowed_classes, docstring_arguments, parameters_of
+from declax.config._reading.parameters import allowed_classes, parameters_of
 
 
 def test_a_declared_class():
@@ -27,11 +25,9 @@ def test_a_declared_class():
     assert found.required == ("dim",)
 
 
-def test_help_is_of_the_field_or_of_the_docstring():
-    assert parameters_of(Mlp).by_name["hidden"].help == "size between, mostly larger."
-    assert parameters_of(Block).by_name["rate"].help == "how much to drop"
-    assert parameters_of(Open).by_name["width"].help == "how wide."
-    assert parameters_of(Gate).by_name["dim"].help is None
+def test_help_is_of_the_field():
+    assert parameters_of(Block).by_name["rate"].notes.help == "how much to drop"
+    assert parameters_of(Gate).by_name["dim"].notes.help is None
 
 
 def test_defaults_by_factory():
@@ -62,7 +58,6 @@ def test_inherited_fields_know_their_owner():
 
     found = parameters_of(Wide)
     assert [found.by_name[name].owner for name in ("dim", "width")] == [Mlp, Wide]
-    assert found.by_name["dim"].help == "size of input and output."
 
 
 def test_init_vars_are_unwrapped():
@@ -94,19 +89,3 @@ def test_names_that_do_not_exist_stay_unresolved():
 
     assert repr(parameters_of(Odd).by_name["x"].annotation) == "Nowhere"
     assert typing.get_origin(parameters_of(Odd).by_name["y"].annotation) is list
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", {}),
-        ("Adds.\n\nReturns:\n  x: no argument.", {}),
-        (
-            "Adds.\n\nArgs:\n  a (int): one.\n  *b: two\n    lines.\n\nReturns:\n  c: no.",
-            {"a": "one.", "b": "two lines."},
-        ),
-        ("Attributes:\n  a, b: both.", {"a": "both.", "b": "both."}),
-    ],
-)
-def test_docstrings(text, found):
-    assert docstring_arguments(text) == found

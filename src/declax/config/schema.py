@@ -39,7 +39,7 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
 
     Returns:
       The schema, as plain data. Parts are ``oneOf`` the allowed classes, each identified by its tag; fields have
-      their types, ranges, choices and defaults, and their help or the text of the docstring.
+      their types, ranges, choices and defaults, and their help.
 
     Raises:
       ConfigError: no configuration can describe `cls`.
@@ -123,7 +123,7 @@ class Schemas:
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
         found = reader.schema(self)
-        notes: Schema = {"description": parameter.help} if parameter.help else {}
+        notes: Schema = {"description": parameter.notes.help} if parameter.notes.help else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)

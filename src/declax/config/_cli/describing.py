@@ -61,7 +61,7 @@ def _parameter_lines(
         path = f"{prefix}{parameter.name}"
         yield f"{indent}{path}: {', '.join(_facts(parameter))}"
         further = indent + 2 * _INDENT
-        yield from textwrap.wrap(parameter.help or "", _WIDTH, initial_indent=further, subsequent_indent=further)
+        yield from textwrap.wrap(parameter.notes.help or "", _WIDTH, initial_indent=further, subsequent_indent=further)
         if calls is None or len(above) >= _DEPTH:
             continue
         item, choices = _parts(calls(target).readers[parameter.name])

@@ -6,8 +6,6 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
-import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +39,6 @@ class Parameter:
     default: object = MISSING
     default_factory: Callable[[], object] | None = None
     notes: Notes = Notes()  # noqa: RUF009  # it is frozen
-    help: str | None = None
     owner: Any = None
     written: str | None = None
 
@@ -161,7 +158,6 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
     is_declared = isinstance(target, type) and dataclasses.is_dataclass(target)
     fields = target.__dataclass_fields__ if is_declared and _has_generated_init(target) else {}
     specs: Mapping[str, FieldSpec] = getattr(target, "_pytree__specs", {}) if fields else {}
-    helps = _helps(target)
 
     def read(given: inspect.Parameter) -> Parameter:
         field, spec = fields.get(given.name), specs.get(given.name)
@@ -183,7 +179,6 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
             with_parts(target, (given.name,), given.default) if has_default else MISSING,
             factory,
             notes,
-            notes.help or helps.get(given.name),
             owner,
             annotation if isinstance(annotation, str) else None,
         )
@@ -311,40 +306,6 @@ def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
         return annotation
     alias: Any = annotation
     return alias[tuple(bound.get(variable, variable) for variable in free)]
-
-
-# --- docstrings ---------------------------------------------------------------
-
-_SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters|Attributes|Keyword Args):\s*$")
-_UNINDENTED: Final = re.compile(r"^(?=\S)", re.MULTILINE)
-_ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:,\s*\*{0,2}\w+)*)(?:\s*\([^)]*\))?:\s*(?P<text>.*)$")
-
-
-def _helps(target: Any) -> dict[str, str]:
-    """The argument descriptions in the docstrings of a target and its bases, by name."""
-    if not isinstance(target, type):
-        return docstring_arguments(inspect.getdoc(target) or "")
-    found: dict[str, str] = {}
-    for base in reversed(target.__mro__[:-1]):
-        for text in (base.__dict__.get("__doc__"), getattr(base.__dict__.get("__init__"), "__doc__", None)):
-            found.update(docstring_arguments(inspect.cleandoc(text)) if isinstance(text, str) else {})
-    return found
-
-
-def docstring_arguments(text: str) -> dict[str, str]:
-    r"""The description of each argument in a docstring in Google's style.
-
-    >>> docstring_arguments("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c: another.")
-    {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
-    """
-    found: dict[str, str] = {}
-    for section in _UNINDENTED.split(text):
-        head, _, body = section.partition("\n")
-        for entry in _UNINDENTED.split(textwrap.dedent(body)) if _SECTION.fullmatch(head) else ():
-            parts = _ENTRY.fullmatch(" ".join(entry.split()))
-            if parts is not None:
-                found.update({name.strip().lstrip("*"): parts["text"] for name in parts["names"].split(",")})
-    return found
 
 
 # --- the members of annotations -------------------------------------------------
