@@ -101,7 +101,7 @@ def cli(
     given = sys.argv[1:] if argv is None else argv
     output, extra = Output(is_json="--show" in given), tuple(extra)
     with output.running():
-        about = f"fields of {parameter_table(target, has_parts=True, extra=extra)}"
+        about = f"fields of {parameter_table(target)}"
         options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
         if options.schema:
             write(format_json(json_schema(target, extra=extra)), "json")

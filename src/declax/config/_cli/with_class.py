@@ -19,7 +19,7 @@ from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
 from declax._tree.rendering import shapes_text
 from declax._variables.placement import sharding_rules
-from declax.config._cli.describing import parameter_table, part_target
+from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
 from declax.config._files.formatting import format_json
@@ -82,9 +82,8 @@ def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
 
 
 def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    if not words.files and not words.overrides:
-        target = part_target(cls, words.part)
-        output.add("", parameter_table(target), json_schema(target) if output.is_json else None)
+    if not (words.files or words.overrides or words.part):
+        output.add("", parameter_table(cls), json_schema(cls) if output.is_json else None)
         return
     for run, spec in _specs(cls, words, migrate=options.migrate):
         if output.is_json:
