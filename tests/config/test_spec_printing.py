@@ -1,4 +1,4 @@
-"""Specs as text: values as code, and public names."""
+"""Specs as text: values as code, and the names of classes and functions."""
 
 import enum
 import functools
@@ -14,8 +14,8 @@ import optax
 import pytest
 
 import declax as dx
-from config.spec_models import Open, Order, Point, half, schedule
-from declax.config._printing import public_name
+from config.spec_models import Mlp, Open, Order, Point, half, schedule
+from declax.config._printing import canonical_text, importable_name
 from naming import name_of
 
 VALUES = [
@@ -44,7 +44,7 @@ VALUES = [
 def test_values_as_code(value):
     spec = dx.spec(schedule, value)
     names = {"spec": dx.spec, "dx": dx, "jax": jax, "jnp": jnp, "np": np, "functools": functools, "optax": optax}
-    own = {"schedule": schedule, "half": half, "Point": Point, "Order": Order, "P": jax.P}
+    own = {"schedule": schedule, "half": half, "Point": Point, "Order": Order, "PartitionSpec": jax.P, "Path": Path}
     used = {"Precision": jax.lax.Precision, "dot_general": jax.lax.dot_general, "gelu": jax.nn.gelu, "tanh": np.tanh}
     assert eval(repr(spec), names | own | used | vars(dx.initializers)) == spec
 
@@ -53,18 +53,18 @@ def test_nan_as_code():
     assert repr(dx.spec(schedule, float("nan"))) == "spec(schedule, peak=float('nan'))"
 
 
-def test_public_names():
+def test_names_of_classes_and_functions():
     class Local:
         pass
 
-    assert public_name(jax.nn.relu) == "jax.nn:relu"
-    assert public_name(jax.lax.dot_general) == "jax.lax:dot_general"
-    assert public_name(Local) == "config.test_spec_printing:test_public_names.<locals>.Local".replace(
-        "config.test_spec_printing", __name__
-    )
-    assert public_name(lambda: 0) is None
-    assert public_name(functools.partial(half)) is None
-    assert public_name(3) is None
+    assert importable_name(half) == "config.spec_models:half"
+    assert importable_name(optax.adamw).endswith(":adamw")
+    assert importable_name(jax.lax.dot_general).endswith(":dot_general")
+    assert importable_name(Local) == f"{__name__}:test_names_of_classes_and_functions.<locals>.Local"
+    assert importable_name(lambda: 0) is None
+    assert importable_name(functools.partial(half)) is None
+    assert importable_name(3) is None
+    assert "activation=relu" in canonical_text(dx.spec(Mlp, 3, activation=dx.relu))
     assert "param_dtype=jnp.bool_)" in repr(dx.spec(dx.Linear, 3, 4, param_dtype=jnp.bool_))
 
 
@@ -101,7 +101,7 @@ def test_enums_of_strings_are_enums():
 def test_class_methods_are_targets():
     spec = dx.spec(Open.square, 3)
     assert spec == dx.spec(Open.square, 3)
-    assert public_name(Open.square) == "config.spec_models:Open.square"
+    assert importable_name(Open.square) == "config.spec_models:Open.square"
     assert repr(spec) == "spec(Open.square, dim=3)"
     assert spec.build(rngs=dx.Rngs(0)).width == 3
 

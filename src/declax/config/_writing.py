@@ -9,7 +9,7 @@ from typing import Any
 
 from declax.config._building import checked_refs
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
-from declax.config._printing import short_text
+from declax.config._printing import value_text
 from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.context import INVALID, Context
@@ -163,11 +163,16 @@ def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> 
         raise ConfigError(
             where(spec, path),
             "the written data would be read back as another value",
-            expected=short_text(new),
-            got=short_text(old),
+            expected=_short_text(new),
+            got=_short_text(old),
             why="data has strings, numbers, lists and tables only, and the annotation decides their meaning",
             fix="an annotation that allows only one of the two",
         )
+
+
+def _short_text(value: Any) -> str:
+    text = value_text(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _first_difference(old: Any, new: Any, path: Path = ()) -> tuple[Path, Any, Any]:

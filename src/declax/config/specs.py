@@ -17,7 +17,7 @@ from declax.config._building import Builder, check
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._editing import get, replace
-from declax.config._printing import canonical_text, spec_text, tree_text
+from declax.config._printing import canonical_text, tree_text, value_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
@@ -186,7 +186,7 @@ class Spec(SpecData, Generic[M_co]):
         return SpecSummary(rows, output, devices)
 
     def __repr__(self) -> str:
-        return spec_text(self)
+        return value_text(self)
 
     def __str__(self) -> str:
         return tree_text(self)
