@@ -44,7 +44,7 @@ VALUES = [
 def test_values_as_code(value):
     spec = dx.spec(schedule, value)
     names = {"spec": dx.spec, "dx": dx, "jax": jax, "jnp": jnp, "np": np, "functools": functools, "optax": optax}
-    own = {"schedule": schedule, "half": half, "Point": Point, "Order": Order, "PartitionSpec": jax.P, "Path": Path}
+    own = {"schedule": schedule, "half": half, "Point": Point, "Order": Order, "P": jax.P, "Path": Path}
     used = {"Precision": jax.lax.Precision, "dot_general": jax.lax.dot_general, "gelu": jax.nn.gelu, "tanh": np.tanh}
     assert eval(repr(spec), names | own | used | vars(dx.initializers)) == spec
 

@@ -79,12 +79,14 @@ def value_text(value: Any, path: Path = (), name: NameOf = _bare_name) -> str:
     if isinstance(value, functools.partial):
         args = [value_text(v, path, name) for v in (value.func, *value.args)]
         return _call("functools.partial", args, {key: value_text(v, path, name) for key, v in value.keywords.items()})
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree, NamedInitializer)):
+    if isinstance(value, _WITH_REPR):
+        return repr(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
         return _call(name(type(value), path), (), {key: value_text(v, path, name) for key, v in fields.items()})
     if isinstance(value, tuple):  # a named tuple
         return _call(name(type(value), path), [value_text(v, path, name) for v in value], {})
-    return repr(value) if isinstance(value, _WITH_REPR) else name(value, path)
+    return name(value, path)
 
 
 def _spec_text(spec: SpecData, path: Path, name: NameOf) -> str:
