@@ -222,12 +222,7 @@ def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False,
     out_features = 3
     use_bias = false
     """
-    text = config_text(x, Path(path).suffix, full=full, extra=extra)
-    try:
-        content = text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ConfigError(os.fspath(path), "a string has half of a surrogate pair", why=str(error)) from None
-    Path(path).write_bytes(content)
+    Path(path).write_bytes(config_text(x, Path(path).suffix, full=full, extra=extra).encode())
 
 
 def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[Any] = ()) -> str:

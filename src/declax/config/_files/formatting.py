@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from declax.config._files.yaml_files import core_scalar
+from declax.config._files.yaml_files import yaml_library
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*(?<! )\Z")
 _SHORT: Final = 80
 
 
@@ -79,84 +78,47 @@ def _toml_key(key: str) -> str:
     return key if _BARE.match(key) else _quoted(key)
 
 
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    inner = ", ".join(f"{_toml_key(k)} = {_value(v)}" for k, v in value.items())
+    return f"{{ {inner} }}" if inner else "{}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 # --- YAML ---------------------------------------------------------------------
 
 
 def format_yaml(data: Mapping[str, Any]) -> str:
     """YAML in blocks; quotes strings that any version of YAML could read as another type.
 
-    >>> print(format_yaml({"kind": "Net", "rates": [1e-3, 2], "parts": [{"kind": "A", "on": "no"}]}), end="")
+    >>> print(format_yaml({"kind": "Net", "parts": [{"kind": "A", "on": "no"}, "1e3"]}), end="")
     kind: Net
-    rates: [0.001, 2]
     parts:
-      - kind: A
-        "on": "no"
+    - kind: A
+      'on': 'no'
+    - "1e3"
     """
-    return "\n".join(_yaml_table(data, "")) + "\n" if data else "{}\n"
+    yaml = yaml_library("YAML")
 
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
 
-def _yaml_table(table: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for key, value in table.items():
-        head = f"{indent}{_yaml_string(key)}:"
-        if isinstance(value, dict) and value:
-            yield head
-            yield from _yaml_table(value, indent + "  ")
-        elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
-            yield head
-            yield from _yaml_list(value, indent + "  ")
-        else:
-            yield f"{head} {_value(value, is_yaml=True)}"
+        def represent_text(self, text: str) -> Any:
+            # PyYAML quotes only what YAML 1.1 reads as a number, and folds lines in single quotes
+            is_quoted = text[:1] in "-+.0123456789" or not text.isprintable()
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if is_quoted else None)
 
-
-def _yaml_list(items: list[Any], indent: str) -> Iterator[str]:
-    for item in items:
-        if isinstance(item, dict) and item:
-            first, *rest = _yaml_table(item, indent + "  ")
-            yield f"{indent}- {first.lstrip()}"
-            yield from rest
-        else:
-            yield f"{indent}- {_value(item, is_yaml=True)}"
-
-
-# --- values -------------------------------------------------------------------
-
-
-def _value(value: Any, *, is_yaml: bool = False) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return _yaml_string(value) if is_yaml else _quoted(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return str(value).replace("inf", ".inf").replace("nan", ".nan") if is_yaml else str(value)
-        text = repr(value)
-        return text if "." in text else text.replace("e", ".0e")  # YAML 1.1 reads `1e-3` as a string
-    if isinstance(value, list):
-        return f"[{', '.join(_value(item, is_yaml=is_yaml) for item in value)}]"
-    if is_yaml:
-        return "{" + ", ".join(f"{_quoted(k)}: {_value(v, is_yaml=True)}" for k, v in value.items()) + "}"
-    inner = ", ".join(f"{_toml_key(k)} = {_value(v)}" for k, v in value.items())
-    return f"{{ {inner} }}" if inner else "{}"
-
-
-def _quoted(text: str) -> str:
-    """A string in double quotes, with the escapes that TOML and YAML share."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted if quoted.isprintable() else "".join(map(_escaped, quoted))
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character.isprintable() or 0xD800 <= code < 0xE000:  # `write_config` refuses surrogates
-        return character
-    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
-
-
-_YAML_1_1: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-
-
-def _yaml_string(text: str) -> str:
-    is_plain = _WORD.match(text) and text.lower() not in _YAML_1_1 and core_scalar(text) == text
-    return text if is_plain else _quoted(text)
+    Dumper.add_representer(str, Dumper.represent_text)
+    text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text

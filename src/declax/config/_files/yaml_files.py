@@ -19,15 +19,20 @@ _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0
 _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 
 
-def parse_yaml(text: str, name: str | None) -> Document:
+def yaml_library(where: str) -> Any:
+    """PyYAML; raises if it is not installed."""
     try:
-        yaml: Any = importlib.import_module("yaml")
+        return importlib.import_module("yaml")
     except ImportError:
         raise MissingExtraError(
-            name or "YAML",
+            where,
             "YAML files need PyYAML, which is not installed",
             fix='pip install "declax[yaml]"  # TOML and JSON need no extra',
         ) from None
+
+
+def parse_yaml(text: str, name: str | None) -> Document:
+    yaml = yaml_library(name or "YAML")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml gives the same events, faster
     composer = _Composer(yaml, name, yaml.parse(text, Loader=loader))
     try:
