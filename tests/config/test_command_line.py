@@ -264,12 +264,11 @@ def test_an_error_of_a_part_says_where_it_is_written(run, folder, command):
         ("label=null", None),
         ("label=3", "3"),
         ("rate=.5", 0.5),
-        ("rate=5.", 5.0),
         ("steps=007", 7),
         ("is_fast=True", True),
         ("tags=[a, 'b,c']", ["a", "b,c"]),
         ("tags=['3', b]", ["3", "b"]),
-        ('net.blocks=[{"kind": "Mlp", "dim": 3}]', 3),
+        ('net.blocks=[{kind = "Mlp", dim = 3}]', 3),
     ],
 )
 def test_a_value_is_of_the_type_of_its_field(run, train, word, value):

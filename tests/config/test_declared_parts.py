@@ -559,7 +559,7 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
     status, text = run("summary", "wide:Wide", "wide.toml", "up")
     assert status == 0
     assert "kernel f32[2,8]" in text
-    assert "there is no 'up'" in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
+    assert "there is no item * at up" in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
     words = ("up.kind=Linear", "up.in_features=2", "up.out_features=5")
     assert "kernel f32[2,5]" in run("summary", "wide:Wide", "dim=2", *words)[1]
     status, text = run("check", "wide:Wide", "wide.toml", "up.use_bia=false")

@@ -39,8 +39,8 @@ def problems(*words):
     [
         ("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("null", None), ("text", "text"), ('"3"', "3"),
         ("[1, 2]", [1, 2]), ('{a = 1, b = "x,y"}', {"a": 1, "b": "x,y"}), ("a b", "a b"), ("", ""), ("'a,b'", "a,b"),
-        ("x=y", "x=y"), ("models/a.toml", "models/a.toml"), ("[a, 2]", ["a", 2]), ('{"a": 1}', {"a": 1}),
-        ("{a}", "{a}"),
+        ("x=y", "x=y"), ("models/a.toml", "models/a.toml"), ("[a, 2]", ["a", 2]), ("{a}", "{a}"),
+        (".5", ".5"),
     ],
 )  # fmt: skip
 def test_a_value_is_one_of_toml_or_a_text(text, value):
@@ -83,13 +83,7 @@ def test_a_table_that_the_file_leaves_out_is_made():
         "schedule": {"steps": 3},
         "seed": 1,
     }
-    assert overridden("training.stages.0.rate=1")["training"] == {"stages": {"0": {"rate": 1}}}  # an item of a default
     assert "training" not in DATA
-
-
-def test_floats_may_be_written_as_in_python():
-    values = parse_override("rate=.5,5.,-.5e1,1e-3,[.5, 5.],{a = .5, b = high},.5e999,1.2.3").values
-    assert values == (0.5, 5.0, -5.0, 1e-3, [0.5, 5.0], {"a": 0.5, "b": "high"}, ".5e999", "1.2.3")
 
 
 def test_the_last_of_two_counts():
@@ -113,13 +107,12 @@ def test_a_later_word_wins_over_an_earlier_one_for_what_is_around_it():
     assert overridden("blocks.0.kind=Mlp", "blocks.0.kind=Wide")["blocks"][0] == {"kind": "Wide"}
 
 
-@pytest.mark.parametrize("tag", ["blocks.0.kind=Wide", "blocks[*].kind=Wide"])
-def test_a_tag_after_a_value_of_its_table_is_a_problem(tag):
-    document = Document("net.toml", DATA)
-    (run,) = expand(document, [parse_override("blocks.0.dim=4"), parse_override(tag)])
-    (problem,) = run.document().problems
-    assert problem.message == "kind must precede the other values of its table"
-    assert problem.hint == f"write {tag} before blocks.0.dim=4"
+def test_a_tag_keeps_values_of_the_command_line():
+    assert overridden("blocks.0.dim=4", "blocks.0.kind=Wide")["blocks"][0] == {"kind": "Wide", "dim": 4}
+    assert overridden("blocks.1.hidden=4", "blocks[*].kind=Wide")["blocks"] == [
+        {"kind": "Wide"},
+        {"kind": "Wide", "hidden": 4},
+    ]
 
 
 def test_absent_parts_of_items_are_made():
@@ -149,8 +142,7 @@ def test_a_tag_makes_a_table_of_a_name_and_of_a_reference():
     ]
     (run,) = expand(Document(None, data), [parse_override("blocks.kind=Mlp")])
     assert "there is no item kind at blocks" in str(run.document().problems[0])
-    (run,) = expand(Document(None, data), [parse_override("blocks.0.dim=3")])
-    assert "blocks.0.kind=... appends an item" in str(run.document().problems[0])
+    assert changed("blocks.0.dim=3")["blocks"] == [{"dim": 3}]
 
 
 def test_what_is_overridden_is_placed_at_the_command_line():
@@ -169,15 +161,15 @@ def test_what_is_overridden_is_placed_at_the_command_line():
     assert place(("blocks", 1, "dim"), "blocks.1={kind='Wide'}") == "command line: blocks.1={kind='Wide'}"
 
 
-def test_a_path_to_nothing_is_a_problem_with_a_suggestion():
+def test_a_path_to_nothing_is_a_problem():
     (found,) = problems("blokcs.*.dim=3")
-    assert "there is no 'blokcs'" in found
-    assert "did you mean 'blocks'?" in found
-    assert "command line: blokcs.*.dim=3" in found
+    assert "command line: blokcs.*.dim=3 blokcs: there is no item * at blokcs" in found
     assert "there is no item 7 at blocks" in problems("blocks.7.dim=3")[0]
     assert "there is no item 5 at blocks" in problems("blocks[5]=3")[0]
-    assert "there is no 'x' at rate" in problems("rate.x.y=3")[0]
-    assert "no table at this path" in problems("rate.x=3")[0] or "there is no 'x'" in problems("rate.x=3")[0]
+
+
+def test_a_table_replaces_another_value():
+    assert overridden("rate.x.y=3")["rate"] == {"x": {"y": 3}}
 
 
 def test_a_sweep_makes_a_run_of_each_combination():
@@ -223,16 +215,16 @@ def test_a_number_that_no_float_holds_is_a_text():
     assert problem.place.file == "command line: rate=1e400"
 
 
-@pytest.mark.parametrize("word", ["tied.dim=3", "tied.inner.dim=3", "*.dim=3"])
-def test_a_key_of_a_reference(word):
-    document = Document("net.toml", {"head": {"dim": 8}, "tied": {"$ref": "/head"}})
-    (run,) = expand(document, [parse_override(word)])
-    (problem,) = run.document().problems
-    assert problem.path == ("tied",)
-    assert str(problem).startswith(f"  command line: {word} tied: this is a reference to /head")
-    rest = ".".join(word.partition("=")[0].split(".")[1:])
-    assert problem.hint == f"override the part itself at head.{rest}, or replace the reference with tied.kind=..."
-    assert run.document().data == document.data
+def test_a_key_of_a_reference():
+    @dx.dataclass
+    class Tied(dx.Module):
+        head: dx.Dropout
+        tied: dx.Dropout
+
+    document = Document("net.toml", {"head": {"rate": 0.5}, "tied": {"$ref": "/head"}})
+    (run,) = expand(document, [parse_override("tied.rate=0.1")])
+    with pytest.raises(dx.ConfigError, match=r"tied: not a reference(.|\n)*and no other key"):
+        dx.spec_from_config(Tied, run.document())
 
 
 def test_a_reference_gives_way_to_a_part_or_another_reference():

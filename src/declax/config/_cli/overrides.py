@@ -6,14 +6,13 @@ import copy
 import functools
 import importlib
 import itertools
-import json
 import math
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import Document, float_of
@@ -26,7 +25,6 @@ from declax.config.problems import (
     Place,
     Problem,
     Report,
-    did_you_mean,
     path_text,
     shown,
     steps_of,
@@ -39,10 +37,6 @@ MAX_RUNS: Final = 10_000
 _P = TypeVar("_P")
 T = TypeVar("T")
 
-_ORIGIN: Final = "command line: "
-_FLOAT: Final = re.compile(r"[-+]?(?:\.\d+|\d+\.)(?:[eE][-+]?\d+)?")  # of Python; TOML has a digit on both sides
-_ENTRY: Final = re.compile(r"\s*([\w-]+)\s*=\s*(.*?)\s*", re.DOTALL)
-
 
 class Override(NamedTuple):
     text: str
@@ -52,7 +46,7 @@ class Override(NamedTuple):
 
     @property
     def origin(self) -> str:
-        return _ORIGIN + self.text
+        return f"command line: {self.text}"
 
 
 class Run(NamedTuple):
@@ -119,7 +113,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> Any:
-    """The value of a string: of TOML, Python's floats, JSON tables, lists and tables of these; or the string itself."""
+    """The value of a string: of TOML, null, a list of these and of strings without quotes; or the string itself."""
     if text == "null":
         return None
     try:
@@ -131,14 +125,7 @@ def _value(text: str) -> Any:
         pass
     if text.startswith("[") and text.endswith("]"):
         return [_value(part.strip()) for part in _split(text[1:-1])]
-    try:
-        if _FLOAT.fullmatch(text):
-            return float_of(text)
-        return json.loads(text, parse_float=float_of) if text.startswith("{") else text
-    except ValueError:
-        found = [_ENTRY.fullmatch(part) for part in _split(text[1:-1])]
-        is_table = text.endswith("}") and all(found)
-        return {entry[1]: _value(entry[2]) for entry in found if entry} if is_table else text
+    return text
 
 
 def _other(text: str, value: Any) -> Any:
@@ -189,66 +176,42 @@ class _OverriddenDocument(Document):
 
     def apply(self, override: Override, value: Any) -> None:
         """Sets a value at each place that an override selects."""
-        for path, holder in self._holders(override):
-            keys = _keys_at(holder, override.path[-1], may_add=True)
-            if not keys and override.path[-1] != EACH:
-                self.problems.append(_no_member(holder, override.path[-1], path, override))
-            for key in keys:
-                self._set(override, path, holder, key, copy.deepcopy(value))
+        self._set((), self.data, override.path, override, value)
 
-    def _holders(self, override: Override) -> list[tuple[Path, Any]]:
-        """The tables and lists in which an override sets a value; empty, with a problem, if the path does not exist.
+    def _set(self, path: Path, holder: Any, steps: Path, override: Override, value: Any) -> None:
+        """Sets a value below a table or list. Creates missing tables, which also replace other values on the way."""
+        step, *rest = steps
+        keys = _keys_at(holder, step)
+        if not keys:
+            message = f"there is no item {step}" + (f" at {path_text(path)}" if path else "")
+            self.problems.append(Problem("override", path, message, place=Place(override.origin)))
+        for key in keys:
+            at = (*path, key)
+            if not rest:
+                self._put(at, holder, override, copy.deepcopy(value))
+                continue
+            if not isinstance(inner := _item(holder, key), (dict, list)):
+                self._put(at, holder, override, inner := {})
+            self._set(at, inner, (*rest,), override, value)
 
-        Missing tables are created, also with indices as keys, since the parameter may have a default. Setting ``kind``
-        replaces a name, number or reference by a table, and appends a table to a list.
-        """
-        *way, last = override.path
-        found: list[tuple[Path, Any]] = [((), self.data)]
-        for depth, key in enumerate(way):
-            is_replaced = depth == len(way) - 1 and last in (KIND, REF)
-            is_tagged = is_replaced and last == KIND
-            may_make = is_tagged or EACH not in way[depth:]
-            inside: list[tuple[Path, Any]] = []
-            for at, holder in found:
-                may_add = is_tagged if isinstance(holder, list) else may_make
-                for name in _keys_at(holder, key, may_add=may_add):
-                    if may_add:
-                        self._make_table(override, (*at, name), holder, is_tagged=is_tagged)
-                    inside.append(((*at, name), holder[name]))
-            references = [(path, child[REF]) for path, child in inside if not is_replaced and _refers(child)]
-            if references:
-                self.problems.append(_into_reference(override, *references[0]))
-                return []
-            known = inside or found
-            found = [(at, child) for at, child in inside if isinstance(child, (dict, list))]
-            if not found:
-                at, holder = known[0]
-                self.problems.append(_no_member(holder, override.path[depth + bool(inside)], at, override))
-                return []
-        return found
-
-    def _make_table(self, override: Override, path: Path, holder: Any, *, is_tagged: bool) -> None:
-        known = holder[path[-1]] if path[-1] in _keys(holder) else None
-        if known is None or (is_tagged and not isinstance(known, (dict, list))):
-            _assign(holder, path[-1], {})
-            self._note(path, override)
-
-    def _set(self, override: Override, path: Path, holder: Any, key: Any, value: Any) -> None:
-        """Sets a value; a new kind also clears the other values of its table, so it must be the first override."""
+    def _put(self, path: Path, holder: Any, override: Override, value: Any) -> None:
+        """Puts a value into a table or list; another kind removes the other values of the file from its table."""
+        *above, key = path
         if key == KIND and isinstance(holder, dict) and (holder.get(KIND, value) != value or REF in holder):
-            size = len(path)
-            given = [at for at in self.origins if at[:size] == path and at[size:] not in ((), (KIND,))]
-            if given:
-                hint = f"write {override.text} before {str(self.origins[given[0]]).removeprefix(_ORIGIN)}"
-                self.problems.append(_problem(override, "kind must precede the other values of its table", hint=hint))
-            holder.clear()
-            self._note(path, override)
-        _assign(holder, key, value)
-        self._note((*path, key), override)
+            size = len(above)
+            kept = {at[size] for at in self.origins if len(at) > size and at[:size] == (*above,)}
+            for other in [name for name in holder if name not in kept]:
+                del holder[other]
+            self._note((*above,), override)
+        if isinstance(holder, list) and key == len(holder):
+            holder.append(value)
+        else:
+            holder[key] = value
+        self.origins = _without(self.origins, path)
+        self._note(path, override)
 
     def _note(self, path: Path, override: Override) -> None:
         self._set_paths.append(path)
-        self.origins = _without(self.origins, path)
         self.origins[path] = Place(override.origin)
 
 
@@ -265,51 +228,20 @@ def _without(places: Mapping[Path, _P], above: Path) -> dict[Path, _P]:
     return {path: place for path, place in places.items() if len(path) <= size or path[:size] != above}
 
 
-def _keys(holder: Any) -> Collection[Any]:
-    return range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
-
-
-def _keys_at(holder: Any, key: str | int, *, may_add: bool) -> list[Any]:
-    """The keys that an item of a path selects in a table or list, including a new one if it may be added."""
-    if key == EACH:
-        return list(_keys(holder))
+def _keys_at(holder: Any, step: str | int) -> list[Any]:
+    """The keys that an item of a path selects in a table or list, including a new one."""
     if isinstance(holder, dict):
-        return [str(key)] if may_add or str(key) in holder else []
-    if isinstance(holder, list) and isinstance(key, int):
-        return [key] if key < len(holder) + may_add else []
-    return []
+        return list(holder) if step == EACH else [str(step)]
+    indices = range(len(holder)) if isinstance(holder, list) else ()
+    if step == EACH:
+        return list(indices)
+    return [step] if isinstance(holder, list) and isinstance(step, int) and step <= len(indices) else []
 
 
-def _assign(holder: Any, key: Any, value: Any) -> None:
-    if isinstance(holder, list) and key == len(holder):
-        holder.append(value)
-    else:
-        holder[key] = value
-
-
-def _refers(value: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict) and isinstance(value.get(REF), str)
-
-
-def _into_reference(override: Override, path: Path, target: str) -> Problem:
-    inner = path_text((*(key for key in target.split("/") if key), *override.path[len(path) :]))
-    hint = f"override the part itself at {inner}, or replace the reference with {path_text((*path, KIND))}=..."
-    return _problem(override, f"this is a reference to {target}", path=path, hint=hint)
-
-
-def _no_member(holder: Any, key: str | int, path: Path, override: Override) -> Problem:
-    """The problem of a path that does not exist, at its last existing part."""
-    name = f"item {key}" if isinstance(holder, list) else repr(key)
-    message = f"there is no {name}" + (f" at {path_text(path)}" if path else "")
-    hint = did_you_mean(key, list(holder)) if isinstance(holder, dict) else None
-    if isinstance(holder, list) and key == len(holder):
-        hint = f"{path_text((*path, key, KIND))}=... appends an item"
-    return _problem(override, message, path=path, hint=hint)
-
-
-def _problem(override: Override, message: str, path: Path | None = None, hint: str | None = None) -> Problem:
-    at = override.path if path is None else path
-    return Problem("override", at, message, hint=hint, place=Place(override.origin))
+def _item(holder: Any, key: Any) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(key)
+    return holder[key] if key < len(holder) else None
 
 
 # --- all words, and their runs --------------------------------------------------
