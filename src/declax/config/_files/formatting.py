@@ -110,15 +110,13 @@ def format_yaml(data: Mapping[str, Any]) -> str:
     """
     yaml = yaml_library("YAML")
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-        def represent_text(self, text: str) -> Any:
-            # PyYAML quotes only what YAML 1.1 reads as a number, and folds lines in single quotes
-            is_quoted = text[:1] in "-+.0123456789" or not text.isprintable()
-            return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if is_quoted else None)
-
-    Dumper.add_representer(str, Dumper.represent_text)
-    text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda self, data: True})
+    dumper.add_representer(str, _yaml_string)
+    text: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=math.inf)
     return text
+
+
+def _yaml_string(dumper: Any, text: str) -> Any:
+    # PyYAML quotes only what YAML 1.1 reads as a number, and folds lines in single quotes
+    is_quoted = text[:1] in "-+.0123456789" or not text.isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if is_quoted else None)
