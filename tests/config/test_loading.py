@@ -82,7 +82,7 @@ MISTAKES = [
     ("out-of-range", "blocks.0.mixer.heads", "the maximum is 64", (21, 20, 21)),
     ("unknown-key", "blocks.0.mixer.hidden", 'kind = "Mlp"', (22, 21, 22)),
     ("unknown-activation", "blocks.1.mixer.activation", "did you mean 'relu'?", (30, 30, 29)),
-    ("wrong-type", "blocks.1.mixer.kernel_init.stddev", "write 0.02 without quotes", (33, 33, 32)),
+    ("wrong-type", "blocks.1.mixer.kernel_init.stddev", None, (33, 33, 32)),
     ("unknown-kind", "blocks.2.mixer.kind", "did you mean 'Attention'?", (38, 39, 36)),
     ("ref-cycle", "blocks.3.mixer", "write one of the parts out", (42, 43, 39)),
 ]
@@ -105,7 +105,7 @@ def test_every_mistake_is_in_one_report(suffix, tmp_path):
     error = report_of(path)
     assert summary_of(error) == [(code, at, lines[LINES[suffix]]) for code, at, _, lines in MISTAKES]
     for problem, (_, at, hint, lines) in zip(error.problems, MISTAKES, strict=True):
-        assert hint in problem.hint
+        assert problem.hint is hint is None or hint in problem.hint
         assert problem.place.file == str(path)
         assert problem.place.column is not None
         assert f"model{suffix}:{lines[LINES[suffix]]}:{problem.place.column} {at}: " in str(error)

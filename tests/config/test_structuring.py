@@ -78,8 +78,10 @@ GOOD = [
     (Literal["a", 1, True], 1, 1),
     (Literal["a", 1, True], True, True),
     (Color, "RED", Color.RED),
-    (Color, "red", Color.RED),
-    (Color, 2, Color.BLUE),
+    (Color | str, "RED", Color.RED),
+    (Color | str, "red", "red"),
+    (tuple[str, str] | tuple[Color, Color], ["RED", "BLUE"], (Color.RED, Color.BLUE)),
+    (int, 2**70, 2**70),
     (list, [1, "a", None], [1, "a", None]),
     (list[int], [1, 2], [1, 2]),
     (list[int] | None, [], []),
@@ -149,12 +151,12 @@ BAD = [
     (int, True, "wrong-type", "the bool true"),
     (int, 1.0, "wrong-type", "write 1"),
     (int, "1", "wrong-type", "write 1 without quotes"),
-    (int, 2**64, "out-of-range", "at most 64 bits"),
+    (Color, 2, "no-choice", "one of RED, BLUE"),
     (int, [1], "wrong-type", "a list of 1"),
     (float, True, "wrong-type", "float"),
     (float, "0.5", "wrong-type", "write 0.5 without quotes"),
     (float, "x" * 100, "wrong-type", "write a number"),
-    (float, 16**5000, "out-of-range", "an int of 20001 bits"),
+    (float, 16**5000, "wrong-type", "an int of 20001 bits"),
     (bool, 1, "wrong-type", "bool"),
     (bool, "true", "wrong-type", "write true without quotes"),
     (bool, None, "wrong-type", "null"),
@@ -198,7 +200,7 @@ BAD = [
     (Callable[[int], int], {"kind": "relu"}, "wrong-type", "the name of an activation"),
     (jax.Array, [1], "no-data", "make it when the model is built"),
     (dx.Param[jax.Array], 1, "no-data", "an array"),
-    (type[int], "int", "no-data", "a class"),
+    (type[int], "int", "no-data", "a type[int]"),
     (complex, "1", "wrong-type", "complex number"),
     (collections.abc.AsyncIterator, 1, "no-data", "add its implementations"),
     (Point, 3, "wrong-type", "a table of Point"),
@@ -316,12 +318,9 @@ def test_what_a_spec_refuses_is_a_problem():
         assert read(Table, {"rows": {"1": 2}})[0] == expected
 
 
-def test_numbers_of_jaxtyping_are_numbers():
+def test_arrays_of_jaxtyping_are_no_data():
     jaxtyping = pytest.importorskip("jaxtyping")
-    assert read(jaxtyping.Int[jax.Array, ""], 3)[0] == 3
-    assert read(jaxtyping.Float[jax.Array, ""], 0.5)[0] == 0.5
-    assert read(jaxtyping.Bool[jax.Array, ""] | None, True)[0] is True
-    assert read(jaxtyping.Int[jax.Array, ""], 0.5)[1][0].code == "wrong-type"
+    assert read(jaxtyping.Float[jax.Array, ""], 0.5)[1][0].code == "no-data"
     assert read(jaxtyping.Float[jax.Array, "n"], [0.5])[1][0].code == "no-data"
 
 

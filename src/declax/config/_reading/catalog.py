@@ -54,13 +54,11 @@ from declax.config._reading.readers import (
     MappingReader,
     NamesReader,
     NullReader,
-    NumberReader,
     ObjectReader,
     PathReader,
     Reader,
     StrReader,
     is_only_typed,
-    precisions,
 )
 from declax.config.registry import check_extra, choices_of, extra_functions, implementations, kinds_of, on_change
 from declax.errors import ConfigError
@@ -173,17 +171,11 @@ class Catalog:
             return [DtypeReader(), *self._member_readers(members, default)]
         if len(members) > 1 and any(_is_array(m) for m in members):
             others = [m for m in members if not _is_array(m) and m is not complex]
-            if float in others and int in others:
-                others = [_Number if m is float else m for m in others if m not in (int, bool)]
+            if float in others and int in others:  # numbers
+                others = [m for m in others if m is not bool]
             members = others
         parts = [m for m in members if self._choices(m, default) is not None]
-        is_precision = jax.lax.Precision in members
-        readers: list[Reader] = []
-        for member in members:
-            if member is str and is_precision:
-                readers.append(LiteralReader(precisions()))
-            elif member not in parts:
-                readers.append(self._one(member, default))
+        readers = [self._one(member, default) for member in members if member not in parts]
         named = [self._one(m, default) for m in parts if _is_named(m)]
         return [*readers, self._choice(parts, members, default), *named] if parts else readers
 
@@ -244,7 +236,7 @@ class Catalog:
         if _is_function(origin):
             return self._function(default, origin)
         if _is_array_type(origin):
-            return _of_jaxtyping(origin)
+            return _array_reader(origin, member)
         if isinstance(origin, type):
             return self._of_class(origin, typing.get_args(member), member, default)
         return ObjectReader(None, f"a value that is annotated {annotation_text(member)}")
@@ -262,18 +254,16 @@ class Catalog:
         if make is not None:
             item = self._with_classes_of(default).reader(args[0]) if args else self.anything
             first = [self.reader(args[0], item) for item in declared] if args else []
-            return ListReader(item, make, first, keeps_parts=origin in _SEQUENCES)
+            return ListReader(item, make, first)
         if origin in _MAPPINGS and len(args) == 2:
             named = {key: (self.reader(args[1], item), item) for key, item in dict(declared).items()}
             return MappingReader(self.reader(args[0]), self._with_classes_of(default).reader(args[1]), named)
         if origin in _MAPPINGS:
             return self.anything.table
         if origin is complex:
-            return UnionReader([NumberReader(), ObjectReader(complex, "a complex number")])
+            return UnionReader([_SIMPLE[int], _SIMPLE[float], ObjectReader(complex, "a complex number")])
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
             return _array_reader(origin, member)
-        if origin is type:
-            return ObjectReader(type, "a class", "annotate Spec[...] for a part that is built later")
         hint = "add its implementations with dx.register_kind, or extra=[...]"
         return ObjectReader(origin, f"a {annotation_text(member)}", hint)
 
@@ -312,15 +302,10 @@ def _class_of(member: Any) -> Any:
     return origin if isinstance(origin, type) else member
 
 
-class _Number:
-    """Replaces the numbers in `jax.typing.ArrayLike`, where an int stays an int."""
-
-
 _SIMPLE: Final[Mapping[type, Reader]] = {
     bool: BoolReader(),
     int: IntReader(),
     float: FloatReader(),
-    _Number: NumberReader(),
     str: StrReader(),
     type(None): NullReader(),
 }
@@ -335,7 +320,6 @@ _LISTS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
     collections.abc.Collection: tuple,
     collections.abc.MutableSequence: list,
 }
-_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _OPEN: Final = (Any, object, collections.abc.Hashable)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
@@ -350,16 +334,6 @@ def _is_array(member: Any) -> bool:
 
 def _is_array_type(member: Any) -> bool:
     return hasattr(member, "array_type") and hasattr(member, "dtypes")
-
-
-def _of_jaxtyping(member: Any) -> Reader:
-    """The reader of an annotation of jaxtyping: a number if it has no axes."""
-    if getattr(member, "dim_str", "").strip():
-        return _array_reader(member, member)
-    kinds = {str(dtype).rstrip("0123456789_") for dtype in member.dtypes}
-    if kinds <= {"int", "uint"}:
-        return _SIMPLE[int]
-    return _SIMPLE[bool] if kinds == {"bool"} else _SIMPLE[float]
 
 
 def _array_reader(cls: Any, member: Any) -> Reader:

@@ -28,10 +28,8 @@ from declax.config._reading.parameters import (
     target_name,
 )
 from declax.config._reading.readers import (
-    INT,
     TUPLE,
     WORDS,
-    EnumReader,
     IntReader,
     ListReader,
     MappingReader,
@@ -247,19 +245,13 @@ class UnionReader(Reader):
         self.exact = frozenset().union(*(m.exact for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self.keeps_specs = any(m.keeps_specs for m in members)
-        names = [m for m in members if isinstance(m, ListReader) and m.item is None and _are_enums(m.first)]
-        self._by_word = {  # exact types first, then tuples of enums
-            word: sorted((m for m in members if word in m.words), key=lambda m: (word not in m.exact, m not in names))
+        self._by_word = {
+            word: sorted((m for m in members if word in m.words), key=lambda m: (word not in m.exact, m.is_open))
             for word in self.words
         }
-        self._enums = [m for m in members if isinstance(m, EnumReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
-        if type(value) is str:  # names of enum members take precedence over other strings
-            named_by = next((m for m in self._enums if value in m.names), None)
-            if named_by is not None:
-                return named_by.read(value, path, context)
         word = WORDS.get(type(value))
         holder = self._holder(value) if word is None else None
         if word is None and holder is None:
@@ -315,10 +307,6 @@ class UnionReader(Reader):
             tried.append(attempt)
         context.take(min(tried, key=lambda attempt: attempt.count))
         return INVALID
-
-
-def _are_enums(readers: Iterable[Reader]) -> bool:
-    return all(isinstance(reader, EnumReader) for reader in readers)
 
 
 class CallReader:
@@ -525,8 +513,6 @@ class AnyReader(Reader):
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self._inner)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if type(value) is int:
-            return INT.read(value, path, context)
         if is_list(value):
             return self.items.read(value, path, context)
         if not isinstance(value, Mapping):
@@ -550,7 +536,7 @@ class AnyReader(Reader):
             return False  # it overrides arguments of the declared part
         if isinstance(value, (tuple, FrozenDict)):
             return self.holds_inner(value)
-        return type(value) is not int or INT.holds(value)
+        return True
 
     def below(self, value: Any, key: Any) -> Reader:
         return self._inner

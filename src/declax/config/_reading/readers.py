@@ -11,12 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import jax
 import numpy as np
 
 from declax._fields.specifiers import objection
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._files.documents import MAX_NODES
 from declax.config._reading.choice_tables import DTYPES, dtype_name, name_in
 from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import Parameter, is_dtype_like
@@ -44,7 +42,6 @@ WORDS: Final[dict[Any, str]] = {
 
 _ALL: Final = frozenset(WORDS.values())
 _ATOMS: Final = _ALL - {"list", "table"}
-_INT_BITS: Final = 64
 TUPLE: Final = "$tuple"
 """The key of a table that represents a tuple where the annotation allows both tuples and lists."""
 
@@ -57,6 +54,7 @@ class Reader(abc.ABC):
     expected: str = "any plain value"
     json_type: str | None = None
     keeps_specs: bool = False  # whether the annotation is `Spec[...]`, so that a spec stays unbuilt
+    is_open: bool = False  # whether it accepts all strings, so that other members of a union come first
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
@@ -129,7 +127,7 @@ class BoolReader(Reader):
 
 
 class IntReader(Reader):
-    """An int of up to 64 bits; not a bool, float or string."""
+    """An int; not a bool, float or string."""
 
     words = exact = frozenset({"int"})
     expected = "int"
@@ -137,7 +135,7 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            return value if int(value).bit_length() <= _INT_BITS else _too_large(path, value, context)
+            return value
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)
@@ -146,10 +144,7 @@ class IntReader(Reader):
         return self.wrong(value, path, context, hint)
 
     def holds(self, value: Any) -> bool:
-        return _is_int(value) and int(value).bit_length() <= _INT_BITS
-
-
-INT: Final = IntReader()
+        return _is_int(value)
 
 
 class FloatReader(Reader):
@@ -164,27 +159,16 @@ class FloatReader(Reader):
         if isinstance(value, (float, np.floating)):
             return value
         if _is_int(value):
-            return float(value) if INT.holds(value) else _too_large(path, value, context)
+            with contextlib.suppress(OverflowError):
+                return float(value)
         return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, float)
 
 
-class NumberReader(FloatReader):
-    """A number for a scalar array; an int stays an int, which determines the dtype."""
-
-    exact = FloatReader.words
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        found = super().read(value, path, context)
-        return found if found is INVALID else value
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, float) or INT.holds(value)
-
-
 class StrReader(Reader):
+    is_open = True
     words = exact = frozenset({"string"})
     expected = "string"
     json_type = "string"
@@ -230,16 +214,13 @@ class NamesReader(Reader):
         self.code = code
         self.expected = f"the name of {noun}"
 
-    def near(self, name: str) -> str | None:
-        return did_you_mean(name, self.table)
-
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if type(value) is not str:
             return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
         if value in self.table:
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
-        hint = f"did you mean {last!r}?" if last in self.table else self.near(last)
+        hint = f"did you mean {last!r}?" if last in self.table else did_you_mean(last, self.table)
         if "." in value and hint is None:
             hint = "data cannot name modules or attributes; dx.register_kind adds a name"
         context.add(
@@ -263,27 +244,12 @@ class DtypeReader(NamesReader):
     def __init__(self) -> None:
         super().__init__("a dtype", DTYPES, "unknown-dtype")
 
-    def near(self, name: str) -> str | None:
-        with contextlib.suppress(Exception):  # other names and codes of NumPy
-            name = np.dtype(name).name
-        return did_you_mean(name, self.table)
-
     def holds(self, value: Any) -> bool:
         return is_dtype_like(value)
 
     def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
         name = dtype_name(value)
         return super().write(value, path, writer) if name is None else name
-
-
-def precisions() -> list[str]:
-    """The names of the matmul precisions of this release of JAX."""
-    found = list(jax.lax.DotAlgorithmPreset.__members__)
-    for name in ("default", "high", "highest", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "float32"):
-        with contextlib.suppress(ValueError):
-            jax.lax.Precision(name)
-            found.append(name)
-    return found
 
 
 class LiteralReader(Reader):
@@ -312,17 +278,13 @@ def _no_choice(expected: str, value: object, path: Path, context: Context, choic
 
 
 class EnumReader(LiteralReader):
-    """A member of an enum, by its name, or else by its value."""
+    """A member of an enum, by its name."""
 
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
-        self.names = dict(cls.__members__)
-        self.choices = {_exactly(name): member for name, member in self.names.items()}
-        for member in cls:
-            if isinstance(member.value, (str, int, float)):
-                self.choices.setdefault(_exactly(member.value), member)
-        self.words = self.exact = frozenset({"string", "int", "float", "bool"})
-        self.expected = f"{cls.__name__}: one of {listed(self.names)}"
+        self.choices = {_exactly(name): member for name, member in cls.__members__.items()}
+        self.words = self.exact = frozenset({"string"})
+        self.expected = f"{cls.__name__}: one of {listed(cls.__members__)}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         return value if isinstance(value, self.cls) else super().read(value, path, context)
@@ -341,25 +303,17 @@ class ListReader(Reader):
       item: the reader of the items; None for a tuple with one annotation for each item.
       make: the class or function that makes the value from a list.
       first: the readers of the first items, which the class body declares or the annotation lists.
-      keeps_parts: whether a list of parts stays a list where plain values become a tuple.
     """
 
     words: frozenset[str] = frozenset({"list"})
     exact: frozenset[str] = words
 
-    def __init__(
-        self,
-        item: Reader | None,
-        make: Callable[[list[Any]], Any],
-        first: Sequence[Reader] = (),
-        *,
-        keeps_parts: bool = False,
-    ) -> None:
+    def __init__(self, item: Reader | None, make: Callable[[list[Any]], Any], first: Sequence[Reader] = ()) -> None:
         self.item = item
         self.first = first
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
-        self.keeps_parts = keeps_parts
+        self.is_open = any(reader.is_open for reader in (*first, *([] if item is None else [item])))
         if item is None:
             self.expected = f"a list of {len(first)}: {', '.join(reader.expected for reader in first)}"
         else:
@@ -374,19 +328,13 @@ class ListReader(Reader):
                 return self.accept(value, path, context)
             may_be_item = self.item is not None and WORDS.get(type(value)) in self.item.words
             return self.wrong(value, path, context, "put it in brackets" if may_be_item else None)
-        if context.is_too_deep(path) or _is_too_long(value, path, context):
+        if context.is_too_deep(path):
             return INVALID
         found = [self.below(value, i).read(item, (*path, i), context) for i, item in enumerate(value)]
         return INVALID if any(item is INVALID for item in found) else self.make(found)
 
     def holds(self, value: Any) -> bool:
-        if is_made(value):
-            return True
-        is_list_of_parts = (
-            self.keeps_parts and type(value) is FrozenList and any(isinstance(item, (SpecData, Ref)) for item in value)
-        )
-        is_kind = type(value) is self.kind or is_list_of_parts
-        return is_kind and self._has_length_of(value) and self.holds_inner(value)
+        return is_made(value) or (type(value) is self.kind and self._has_length_of(value) and self.holds_inner(value))
 
     def below(self, value: Any, key: Any) -> Any:
         return self.first[key] if self.first and type(key) is int and key < len(self.first) else self.item
@@ -422,7 +370,7 @@ class MappingReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
             return (self.accept if is_made(value) else self.wrong)(value, path, context)
-        if context.is_too_deep(path) or _is_too_long(value, path, context):
+        if context.is_too_deep(path):
             return INVALID
         found: dict[Any, Any] = {}
         is_valid = True
@@ -709,17 +657,3 @@ def _order(item: Any) -> tuple[str, Any]:
     """The sort key of the items of a set, so that equal sets are written alike."""
     is_ordered = type(item) in (bool, int, float, str)
     return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
-
-
-def _too_large(path: Path, value: int, context: Context) -> Any:
-    context.add(
-        "out-of-range", path, "the int is too large", expected=f"at most {_INT_BITS} bits", got=shown(int(value))
-    )
-    return INVALID
-
-
-def _is_too_long(value: Any, path: Path, context: Context) -> bool:
-    if len(value) <= MAX_NODES:
-        return False
-    context.add("too-large", path, f"more than {MAX_NODES} values", got=shown(value))
-    return True
