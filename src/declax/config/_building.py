@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -30,7 +29,6 @@ from declax.config._refs import (
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, DepthError
 from declax.training._transformation import Description, Transformation, describe_by, is_transformation
-from declax.training.optimizer import Optimizer
 
 MAX_OPEN: Final = MAX_DEPTH + 10
 """The limit of unfinished parts; above the depth of a spec, since Refs may point forwards."""
@@ -140,28 +138,14 @@ class Builder(SpecVisitor):
         except Exception as error:
             note_config_path(error, path, parameters.name)
             raise
-        _remember(made, spec, named.get("model"))
+        _remember(made, spec)
         return made
 
 
-_MODELS: Final[weakref.WeakKeyDictionary[Optimizer[Any], weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-"""The models of optimizers that were built from specs; an optimizer does not store its model."""
-
-
-def _remember(made: object, spec: SpecData, model: object) -> None:
-    if isinstance(made, Optimizer):
-        try:
-            _MODELS[made] = weakref.ref(model)
-        except TypeError:  # a model that is a plain tree
-            return
-    elif not (spec.has_refs or spec.parameters.takes_rngs) and is_transformation(made):
+def _remember(made: object, spec: SpecData) -> None:
+    """Lets a transformation of optax compare and pickle by its spec."""
+    if not (spec.has_refs or spec.parameters.takes_rngs) and is_transformation(made):
         describe_by(cast(Description, spec), cast(Transformation, made))
-
-
-def model_of(optimizer: Optimizer[Any]) -> Any:
-    """The model of an optimizer that was built from a spec; None if it is unknown or deleted."""
-    found = _MODELS.get(optimizer)
-    return None if found is None else found()
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

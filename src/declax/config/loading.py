@@ -24,7 +24,7 @@ from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.variable import Variable
-from declax.config._building import Builder, checked_refs, model_of
+from declax.config._building import Builder, checked_refs
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._files.documents import Document
 from declax.config._files.formatting import format_json, format_toml, format_yaml
@@ -44,8 +44,6 @@ from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
 from declax.config.specs import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
-from declax.training._transformation import description_of
-from declax.training.optimizer import Optimizer
 from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
@@ -385,25 +383,10 @@ class _SpecExtractor:
             given: dict[str, Any] = {"elements": list(model)}
         elif isinstance(model, Dict):
             given = {"entries": dict(model)}
-        elif isinstance(model, Optimizer):
-            given = self._optimizer(model, path)
         else:
             given = self._attributes(model, parameters, path)
         reader_of = catalog_for(()).call(type(model)).reader_of
         return Spec(type(model), {n: self.value(value, (*path, n), reader_of(n)) for n, value in given.items()})
-
-    def _optimizer(self, optimizer: Optimizer[Any], path: KeyPath) -> dict[str, Any]:
-        """The arguments of an optimizer that was built from a spec."""
-        model, tx = model_of(optimizer), description_of(optimizer.tx)
-        if model is None or tx is None:
-            raise ConfigError(
-                f"{self.name}.{path_text(path)}" if path else self.name,
-                "the arguments of this optimizer are unknown",
-                why="an Optimizer does not store its model or the arguments of its transformation; declax remembers\n"
-                "them only for one that was built from a spec, and not for copies",
-                fix='dx.spec(dx.Optimizer, dx.Ref("/model"), dx.spec(optax.adamw, 1e-3), wrt=dx.Param).build()',
-            )
-        return {"model": model, "tx": tx, "wrt": optimizer.wrt}
 
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
