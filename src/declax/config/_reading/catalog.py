@@ -29,7 +29,6 @@ from declax.config._reading.parameters import (
     allowed_classes,
     allows_dtypes,
     is_dtype,
-    mentioned,
     spells_dtypes,
     substituted,
     target_name,
@@ -115,12 +114,20 @@ class Catalog:
         annotation = substituted(parameter.annotation, bindings.get(parameter.owner, {}))
         if parameter.owner is List:  # its parameter `elements` is one list
             annotation = list[typing.get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
-        reader = self.reader(annotation, default)
-        narrowed = self._narrowed(parameter.owner, default) if isinstance(reader, AnyReader) else []
-        if narrowed:
+        try:
+            reader = self.reader(annotation, default)
+        except _UnresolvedError as error:
+            reader = UnionReader(self._narrowed(parameter.owner, default))
+            if not reader.members:
+                raise ConfigError(
+                    f"{target_name(parameter.owner)}.{parameter.name}",
+                    f"the annotation names {error.args[0]!r}, which does not exist at run time",
+                    got=parameter.written,
+                    why="annotations decide which data is valid",
+                    fix="import it outside of `if TYPE_CHECKING:`, or annotate Any to accept all plain data",
+                ) from None
+        if isinstance(reader, AnyReader) and (narrowed := self._narrowed(parameter.owner, default)):
             reader = UnionReader(narrowed)
-        else:
-            _check_resolved(parameter)
         return ListReader(reader, tuple) if parameter.kind is parameter.kind.VAR_POSITIONAL else reader
 
     def _narrowed(self, owner: Any, default: object) -> list[Reader]:
@@ -223,7 +230,9 @@ class Catalog:
             return simple
         if is_spec_class(_class_of(member)):
             return self.any_spec
-        if member in _OPEN or isinstance(member, (Unresolved, typing.TypeVar)):
+        if isinstance(member, Unresolved):
+            raise _UnresolvedError(member.name)
+        if member in _OPEN or isinstance(member, typing.TypeVar):
             bound = getattr(member, "__bound__", None)
             if bound is not None:
                 return self.reader(bound, default)
@@ -296,6 +305,10 @@ class Catalog:
         return NamesReader(noun, table, "unknown-activation")
 
 
+class _UnresolvedError(Exception):
+    """An annotation names something that does not exist at run time."""
+
+
 def _class_of(member: Any) -> Any:
     """The class of a member of an annotation, without its type arguments."""
     origin = typing.get_origin(member)
@@ -358,20 +371,6 @@ def _is_part(base: Any) -> bool:
     if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         return False
     return not _is_function(base)
-
-
-def _check_resolved(parameter: Parameter) -> None:
-    """Raises if an annotation names something that does not exist at run time."""
-    members = [inner for m in mentioned(parameter.annotation) for inner in (m, *_of_spec(m))]
-    unresolved = next((member for member in members if isinstance(member, Unresolved)), None)
-    if unresolved is not None:
-        raise ConfigError(
-            f"{target_name(parameter.owner)}.{parameter.name}",
-            f"the annotation names {unresolved.name!r}, which does not exist at run time",
-            got=parameter.written,
-            why="annotations decide which data is valid",
-            fix="import it outside of `if TYPE_CHECKING:`, or annotate Any to accept all plain data",
-        )
 
 
 def _of_spec(member: Any) -> list[Any]:

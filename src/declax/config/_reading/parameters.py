@@ -350,19 +350,6 @@ def _opened(annotation: Any) -> Any:
             return annotation
 
 
-def mentioned(annotation: Any) -> list[Any]:
-    """The members of an annotation and of its element types."""
-    found: list[Any] = []
-    waiting = [annotation]
-    while waiting:
-        for member in allowed_classes(waiting.pop()):
-            origin = typing.get_origin(member)
-            if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and member not in found:
-                waiting += [inner for inner in typing.get_args(member) if inner is not Ellipsis]
-            found.append(member)
-    return found
-
-
 def allows_dtypes(members: tuple[Any, ...]) -> bool:
     """Whether the members of an annotation include dtypes."""
     return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
