@@ -483,7 +483,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("style", ["help", "error", "table", "toml", "json", ""])
 def test_colours_where_rich_is_installed(monkeypatch, style):
     pytest.importorskip("rich")
-    text = "usage: --x\n  fix:      a b\n"
+    text = "usage: --x=3\n  fix:      'a b'\n"
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -499,7 +499,7 @@ def test_colours_where_rich_is_installed(monkeypatch, style):
     assert written(Terminal()) == text
 
 
-def test_long_lines_are_wrapped_below_themselves(monkeypatch):
+def test_long_lines_are_wrapped(monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -508,7 +508,7 @@ def test_long_lines_are_wrapped_below_themselves(monkeypatch):
     write("first\n    expected: " + "word " * 8, "error", stream)
     lines = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
     assert lines[0].rstrip() == "first"
-    assert all(line.startswith("    ") and len(line) <= 30 for line in lines[1:])
+    assert all(len(line) <= 30 for line in lines)
     assert len(lines) > 2
 
 

@@ -109,7 +109,7 @@ def test_every_mistake_is_in_one_report(suffix, tmp_path):
         assert problem.place.file == str(path)
         assert problem.place.column is not None
         assert f"model{suffix}:{lines[LINES[suffix]]}:{problem.place.column} {at}: " in str(error)
-    assert error.problems[7].owner == "Mlp"
+    assert error.problems[7].message == "Attention has no parameter 'hidden'; it belongs to Mlp"
 
 
 def test_a_file_that_is_no_toml_is_one_error(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.config._cli.overrides import MAX_RUNS, expand, is_override, parse_override
+from declax.config._cli.overrides import expand, is_override, parse_override
 from declax.config._files.documents import Document
 from declax.config._files.reading import parse_toml
 from declax.config._files.yaml_files import parse_yaml
@@ -181,12 +181,6 @@ def test_a_sweep_makes_a_run_of_each_combination():
     assert [(data["rate"], data["blocks"][1]["hidden"]) for data in datas] == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert all(data["new"] == "x" for data in datas)
     assert len({id(data["blocks"]) for data in datas}) == 4
-
-
-def test_a_sweep_of_too_many_runs_is_a_problem():
-    many = ",".join(map(str, range(101)))
-    with pytest.raises(dx.ConfigError, match=f"the sweep has 10201 runs.*(?s:.)*at most {MAX_RUNS}"):
-        runs(f"a={many}", f"b={many}")
 
 
 @pytest.mark.parametrize("text", ["8#9", "8 # nine", '"a"#b', "1] #", "[1] # two"])

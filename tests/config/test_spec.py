@@ -95,11 +95,6 @@ def test_what_is_no_value_is_refused_with_a_fix(value, text, fix):
     assert fix in caught.value.fix
 
 
-def test_arguments_by_position_are_one_list():
-    with pytest.raises(ConfigError, match="the positional arguments must be one list"):
-        dx.Spec(dx.Sequential, {"layers": 3})
-
-
 @pytest.mark.parametrize(
     ("target", "text"),
     [

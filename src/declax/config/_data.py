@@ -150,14 +150,6 @@ class SpecData(Shared):
             reader = None if call is None else call.reader_of(name)
             value = arguments[name]
             if name == parameters.variadic:
-                if not isinstance(value, (list, tuple, FrozenList)):
-                    raise ConfigError(
-                        f"{parameters.name}.{name}",
-                        "the positional arguments must be one list",
-                        expected="a list or tuple",
-                        got=describe(value),
-                        fix=f"{name}=[...]",
-                    )
                 value = tuple(value)
             if type(value) not in _ATOMS:
                 value = freezing.freeze(value, (name,))

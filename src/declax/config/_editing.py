@@ -39,9 +39,6 @@ def get(spec: SpecData, text: str) -> Any:
     cursor = Cursor((), spec, None)
     start = 0  # the length of the path of the innermost unbuilt spec, where Refs start
     for key in parse_path(text):
-        if key == EACH:
-            at, fix = where(spec, cursor.path), f"[spec[{text!r}] for ...]"
-            raise ConfigError(at, "* selects several parts, but one is expected", fix=fix)
         owner, cursor = cursor.value, _child(spec, cursor, key)
         if isinstance(owner, SpecData):
             cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))

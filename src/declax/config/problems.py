@@ -62,7 +62,6 @@ class Problem:
       message: one sentence without a full stop.
       expected: the expected value.
       got: the given value.
-      owner: the other choice that has a parameter of this name.
       hint: the fix.
       place: the file, line and column.
     """
@@ -72,7 +71,6 @@ class Problem:
     message: str
     expected: str | None = None
     got: str | None = None
-    owner: str | None = None
     hint: str | None = None
     place: Place = NOWHERE
 
@@ -116,12 +114,11 @@ class Report:
         *,
         expected: str | None = None,
         got: str | None = None,
-        owner: str | None = None,
         hint: str | None = None,
         place: Place = NOWHERE,
     ) -> None:
         """Adds a problem."""
-        self.extend([Problem(code, path, message, expected, got, owner, hint, place)])
+        self.extend([Problem(code, path, message, expected, got, hint, place)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Adds problems."""

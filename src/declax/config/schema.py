@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from declax._typing import MISSING
@@ -22,8 +22,6 @@ from declax.errors import ConfigError, describe
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _REFERENCE: Final = "reference"
-_MAX_NAMED: Final = 4
-"""The number of classes that the name of a definition may list."""
 
 
 def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
@@ -155,12 +153,6 @@ class Schemas:
             "additionalProperties": False,
         }
         return {"$ref": f"#/definitions/{_REFERENCE}"}
-
-    def noun(self, names: Sequence[str], noun: str) -> str:
-        """The name of the definition for a choice between classes."""
-        if len(names) == 1:
-            return f"{names[0]}-or-reference"
-        return "-or-".join(names) if len(names) <= _MAX_NAMED else noun.partition(" ")[2]
 
 
 def first_paragraph(target: Any) -> str:

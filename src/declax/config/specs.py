@@ -22,7 +22,6 @@ from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
 from declax.config._refs import moved_in
-from declax.config.problems import Path, path_text
 from declax.errors import ConfigError, describe
 from declax.transforms.abstract import eval_shape
 
@@ -170,7 +169,7 @@ class Spec(SpecData, Generic[M_co]):
         (16781312, (2, 4096))
         """
         check(self)
-        built = eval_shape(lambda: _built(self), graph=True)
+        built = eval_shape(lambda: _models_in(Builder(self, Rngs(0)).run()), graph=True)
         rows = summary_of(built).rows
         devices = None if mesh is None else bytes_per_device(built, mesh, tx=tx, shardings=shardings)
         if not (inputs or named_inputs):
@@ -179,7 +178,7 @@ class Spec(SpecData, Generic[M_co]):
             raise ConfigError(
                 self.parameters.name,
                 "inputs were given, but the object that the spec builds is not callable",
-                got=describe(built) if isinstance(built, Pytree) else "parts without a model around them",
+                got=describe(built),
                 fix="spec.summary()",
             )
         output = eval_shape(lambda model, args, named: model(*args, **named), built, inputs, named_inputs, graph=True)
@@ -270,15 +269,8 @@ class SpecSummary(Summary):
         return "\n".join(lines)
 
 
-def _built(spec: SpecData) -> Any:
-    """The object that the spec builds; for a plain dataclass, its models by path."""
-    builder = Builder(spec, Rngs(0))
-    made = builder.run()
+def _models_in(made: Any) -> Any:
+    """A model, or those in the fields of a plain dataclass."""
     if isinstance(made, Pytree):
         return made
-    outermost: dict[Path, Pytree] = {}
-    for path, part in sorted(builder.made.items(), key=lambda item: len(item[0])):
-        is_inside = any(path[: len(outer)] == outer for outer in outermost)
-        if isinstance(part, Pytree) and not is_inside:
-            outermost[path] = part
-    return {path_text(path): part for path, part in outermost.items()}
+    return {name: value for name, value in vars(made).items() if isinstance(value, Pytree)}

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib
 import os
-import re
 import sys
 from collections.abc import Generator
 from typing import IO, Any, Final, cast
@@ -22,14 +21,6 @@ _OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
 """Notes of JAX with this text refer to a traceback, which the command does not print."""
 
 _LANGUAGES: Final = ("toml", "json", "yaml")
-_COLORS: Final = {
-    "help": ((r"(?m)^\w[\w ]*:", "bold"), (r"(?<![\w-])--?[a-z][\w-]*", "cyan")),
-    "error": (
-        (r"\A.*", "bold red"),
-        (r"(?m)^ +(expected|got|fix): ", "cyan"),
-    ),
-    "table": ((r"\A.*", "bold"), (r"(?m)^-.*$", "dim")),
-}
 
 
 def usage_error(
@@ -109,19 +100,11 @@ def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:
     if rich is None:
         stream.write(text.removesuffix("\n") + "\n")
         return
-    console = rich.console.Console(file=stream, highlight=False)
+    console = rich.console.Console(file=stream)
     if style in _LANGUAGES:
         console.print(rich.syntax.Syntax(text.removesuffix("\n"), style, background_color="default"))
         return
-    shown = rich.text.Text(text.removesuffix("\n"))
-    for pattern, color in _COLORS.get(style, ()):
-        shown.highlight_regex(re.compile(pattern), color)
-    if style == "table":
-        console.print(shown, soft_wrap=True)
-        return
-    for line in shown.split("\n", allow_blank=True):
-        indent = len(line.plain) - len(line.plain.lstrip())
-        console.print(rich.padding.Padding(line[indent:], (0, 0, 0, indent), expand=False))
+    console.print(text.removesuffix("\n"), markup=False, highlight=bool(style), soft_wrap=style == "table")
 
 
 def _rich(stream: IO[str]) -> Any:
@@ -129,7 +112,7 @@ def _rich(stream: IO[str]) -> Any:
     if not stream.isatty():
         return None
     try:
-        for name in ("console", "padding", "syntax", "text"):
+        for name in ("console", "syntax"):
             importlib.import_module(f"rich.{name}")
     except ImportError:
         return None

@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib
 import itertools
-import math
 import re
 import sys
 import tomllib
@@ -30,9 +29,6 @@ from declax.config.problems import (
     steps_of,
 )
 from declax.errors import ConfigError, suggest
-
-MAX_RUNS: Final = 10_000
-"""The number of runs in a sweep; a typing mistake should not fill a cluster."""
 
 _P = TypeVar("_P")
 T = TypeVar("T")
@@ -149,9 +145,6 @@ def _other(text: str, value: Any) -> Any:
 def expand(document: Document, overrides: Sequence[Override]) -> Iterator[Run]:
     """One run for each combination of values; the last override varies fastest."""
     sweeps = [override for override in overrides if len(override.values) > 1]
-    count = math.prod(len(override.values) for override in sweeps)
-    if count > MAX_RUNS:
-        raise ConfigError(sweeps[0].origin, f"the sweep has {count} runs", expected=f"at most {MAX_RUNS}")
     choices = [[(o, *pair) for pair in zip(o.values, o.others, strict=True)] for o in overrides]
     for chosen in itertools.product(*choices):
         name = ",".join(f"{path_text(o.path)}={_short(value)}" for o, value, _ in chosen if o in sweeps)
@@ -355,10 +348,8 @@ def load_target(word: str) -> Any:
             raise  # a missing import inside the module
         fix = suggest(name, sorted(path.stem for path in FilePath().glob("*.py")))
         raise ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None
-    for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            hint = suggest(part, [name for name in dir(found) if not name.startswith("_")])
-            raise ConfigError(word, f"{module_name} has no {part!r}", fix=hint) from None
-    return found
+    try:
+        return functools.reduce(getattr, path.split("."), found)
+    except AttributeError as error:
+        hint = suggest(error.name, dir(error.obj))
+        raise ConfigError(word, f"{module_name} has no {error.name!r}", fix=hint) from None

@@ -135,7 +135,7 @@ class ChoiceReader(Reader):
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return schemas.shared(self, schemas.noun(self._names, self.noun))
+        return schemas.shared(self, f"{' or '.join(self._names[:4])} or reference")
 
     def definition(self, schemas: Schemas, itself: Schema) -> Schema:
         declared = {} if self.declared is None else {self.declared.name: self.declared}
@@ -419,15 +419,14 @@ class CallReader:
         if context.is_full:
             context.count += 1
             return
-        message, owner, hint = f"{self.name} has no parameter {shown(key, 40)}", None, None
+        message, hint = f"{self.name} has no parameter {shown(key, 40)}", None
         others = [n for n, c in choices.items() if c is not self.called and key in _names(c)] if choices else []
         if key in self.renamed:
             message = f"{message}: it was renamed to {self.renamed[key]!r}"
             hint = f"remove {key!r}" if self.renamed[key] in table else MIGRATE
         elif others:
-            owner = others[0]
             message = f"{message}; it belongs to {one_of(others)}"
-            hint = f'{KIND} = "{owner}", or remove the key'
+            hint = f'{KIND} = "{others[0]}", or remove the key'
         elif key in _FORBIDDEN:
             hint = "random streams are not configuration: pass rngs= when the model is built"
         elif key == "<<":
@@ -435,7 +434,7 @@ class CallReader:
         else:
             hint = did_you_mean(key, self.readers)
         expected = listed(self.readers) or "no keys"
-        context.add("unknown-key", (*path, key), message, expected=expected, owner=owner, hint=hint)
+        context.add("unknown-key", (*path, key), message, expected=expected, hint=hint)
 
 
 @functools.lru_cache(maxsize=4096)
