@@ -125,11 +125,11 @@ def test_a_dict_that_looks_like_a_tuple_is_refused():
 
 def test_references_lead_into_tuples():
     linear = dx.spec(dx.Linear, 1, 2)
-    spec = dx.spec(Sizes, parts=(linear,), anything=(3, linear), named={"it": dx.Ref("/anything/1")})
+    spec = dx.spec(Sizes, parts=(linear,), anything=(3, dx.Ref("/parts/0")))
     data = round_trip(spec)
-    assert data["named"] == {"it": {"$ref": "/anything/1"}}
+    assert data["anything"] == {"$tuple": [3, {"$ref": "/parts/0"}]}
     built = dx.from_config(Sizes, data, rngs=dx.Rngs(0))
-    assert built.named["it"] is built.anything[1]
+    assert built.anything[1] is built.parts[0]
 
 
 def test_what_is_wrong_in_a_tuple_has_a_place(tmp_path):

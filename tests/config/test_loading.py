@@ -84,7 +84,7 @@ MISTAKES = [
     ("unknown-activation", "blocks.1.mixer.activation", "did you mean 'relu'?", (30, 30, 29)),
     ("wrong-type", "blocks.1.mixer.kernel_init.stddev", None, (33, 33, 32)),
     ("unknown-kind", "blocks.2.mixer.kind", "did you mean 'Attention'?", (38, 39, 36)),
-    ("ref-cycle", "blocks.3.mixer", "write one of the parts out", (42, 43, 39)),
+    ("ref-to-nothing", "blocks.3.mixer", "did you mean '/blocks/2'?", (42, 43, 39)),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Open, Order, Train, half, small
 from declax.config._reading.catalog import catalog_for
-from declax.config._refs import MAX_AHEAD, keeps_specs, locate
+from declax.config._refs import keeps_specs, locate
 from declax.config.problems import Problem
 from declax.errors import ConfigError, ConstructionError, InitializerError
 
@@ -62,15 +62,13 @@ def test_equal_specs_are_two_parts_and_a_ref_is_the_same():
     assert model.layers[2] is model.layers[0]
 
 
-def test_refs_may_lead_forwards_and_through_refs_and_to_lists():
-    parts = {"first": dx.Ref("/entries/late"), "again": dx.Ref("/entries/first"), "late": dx.spec(Gate, 4)}
+def test_refs_lead_to_refs_and_to_lists():
+    parts = {"first": dx.spec(Gate, 4), "again": dx.Ref("/entries/first"), "third": dx.Ref("/entries/again")}
     model = dx.spec(dx.Dict, parts).build(rngs=dx.Rngs(0))
-    assert model.first is model.again is model.late
-    shared = dx.spec(
-        dx.List, [dx.Ref("/elements/2/0"), dx.Ref("/elements/0"), [dx.spec(Gate, 4)], dx.Ref("/elements/2")]
-    )
-    one, same, several, again = shared.build(rngs=dx.Rngs(0))
-    assert one is same is several[0]
+    assert model.first is model.again is model.third
+    shared = dx.spec(dx.List, [[dx.spec(Gate, 4)], dx.Ref("/elements/0/0"), dx.Ref("/elements/0")])
+    several, one, again = shared.build(rngs=dx.Rngs(0))
+    assert one is several[0]
     assert again is several
 
 
@@ -99,7 +97,7 @@ def test_a_plain_dataclass_is_built_around_models():
 
 
 def test_parts_by_path():
-    assert locate(small(), dx.Ref("/blocks/1/mixer"), ()).value == dx.spec(Gate, 4)
+    assert locate(small(), dx.Ref("/blocks/1/mixer")).value == dx.spec(Gate, 4)
     reader = catalog_for(()).reader
     assert not keeps_specs(reader(list[dx.Spec[Mlp]]))
     assert all(keeps_specs(reader(kept)) for kept in (dx.Spec[Mlp] | None, dx.Spec, dx.Spec[Any], int | dx.Spec))
@@ -122,7 +120,7 @@ def test_refs_to_parts_of_the_whole_are_left_for_it():
     block = dx.spec(dx.List, [dx.Ref("/embed")])
     whole = dx.spec(Model, dx.spec(dx.Embed, 3, 4), named={"a": dx.spec(dx.List, [block])})
     assert list(whole.arguments["named"]["a"].arguments["elements"][0].arguments["elements"]) == [dx.Ref("/embed")]
-    with pytest.raises(ConfigError, match="the Ref to '/embed' has no target"):
+    with pytest.raises(ConfigError, match="no earlier part has this path"):
         block.build()
 
 
@@ -147,52 +145,35 @@ def test_replace_moves_refs_as_well():
 
 
 @pytest.mark.parametrize(
-    ("ref", "text"),
-    [
-        ("/embd", "there is no 'embd' at \\(the whole\\); did you mean 'embed'\\?"),
-        ("/blocks/7", "there is no '7' at blocks"),
-        ("/blocks/x", "there is no 'x' at blocks"),
-        ("/embed/features/x", "there is no 'x' at embed.features"),
-        ("/named/a", "there is no 'named' at"),
-    ],
+    "ref", ["/embd", "/blocks/7", "/blocks/x", "/embed/features/x", "/named/a", "/proto/mixer", "/head"]
 )
-def test_refs_to_nothing(ref, text):
+def test_refs_to_nothing(ref):
     spec = small(proto=dx.spec(Block, dx.spec(Gate, 4))).replace(head=dx.Ref(ref))
-    with pytest.raises(ConfigError, match=f"head: the Ref to '{ref}' has no target: {text}") as caught:
+    with pytest.raises(ConfigError, match="head: the reference has no target: no earlier part has this path") as caught:
         spec.build(rngs=dx.Rngs(0))
     assert [p.path for p in caught.value.problems] == [("head",)]
     assert caught.value.problems[0].code == "ref-to-nothing"
-
-
-def test_a_ref_into_a_description():
-    spec = small(proto=dx.spec(Block, dx.spec(Gate, 4))).replace(head=dx.Ref("/proto/mixer"))
-    with pytest.raises(
-        ConfigError, match="head: the Ref to '/proto/mixer' points into proto, which is built separately"
-    ):
-        spec.build(rngs=dx.Rngs(0))
 
 
 @pytest.mark.parametrize(
     "elements",
     [
         [dx.Ref("/elements/0")],
+        [dx.Ref("/elements/1"), dx.spec(dx.List, [])],
         [dx.Ref("/elements/1"), dx.Ref("/elements/0")],
         [[dx.Ref("/elements/0")]],
         [dx.spec(dx.List, [dx.Ref("/elements")])],
         [dx.spec(dx.List, [dx.Ref("/elements/1")]), dx.spec(dx.List, [dx.Ref("/elements/0")])],
     ],
 )
-def test_refs_in_a_circle(elements):
-    with pytest.raises(ConfigError, match="the Refs form a cycle, so none of the parts can be built first") as caught:
+def test_refs_lead_backwards_only(elements):
+    with pytest.raises(ConfigError, match="no earlier part has this path") as caught:
         dx.spec(dx.List, elements).build()
-    assert {p.code for p in caught.value.problems} == {"ref-cycle"}
+    assert {p.code for p in caught.value.problems} == {"ref-to-nothing"}
 
 
-def test_a_long_row_of_refs_that_lead_forwards():
+def test_a_long_row_of_refs():
     count = 2_000
-    row = [dx.spec(dx.List, [dx.Ref(f"/elements/{i + 1}")]) for i in range(count)]
-    with pytest.raises(ConfigError, match=f"more than {MAX_AHEAD} Refs points at parts that are not built yet"):
-        dx.spec(dx.List, [*row, 1]).build()
     backwards = [dx.spec(dx.List, [dx.Ref(f"/elements/{i - 1}")]) if i else 1 for i in range(count)]
     assert len(dx.spec(dx.List, backwards).build()) == count
 
@@ -354,6 +335,5 @@ def test_positional_only_parameters():
 
 def test_a_misspelt_ref_gets_a_suggestion():
     spec = small().replace(head=dx.Ref("/embd"))
-    text = r"the Ref to '/embd' has no target: there is no 'embd' at \(the whole\); did you mean 'embed'\?"
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigError, match="did you mean '/embed'"):
         spec.build(rngs=dx.Rngs(0))

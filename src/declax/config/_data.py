@@ -7,7 +7,11 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+<<<<<<< HEAD
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+=======
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+>>>>>>> 91f61a3 (Let references refer to earlier parts, from the part that is built)
 
 import jax
 import numpy as np
@@ -150,7 +154,7 @@ class SpecData(Shared):
             reader = None if call is None else call.reader_of(name)
             value = arguments[name]
             if name == parameters.variadic:
-                value = tuple(value)
+                value = tuple(cast("Iterable[Any]", value))
             if type(value) not in _ATOMS:
                 value = freezing.freeze(value, (name,))
             if not is_read and reader is not None and not reader.holds(value):

@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from declax._fields.overrides import DeclaredPart
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, freeze, key_like
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
 from declax.config._reading.readers import Reader, WrappingReader
-from declax.config.problems import Path, Report, did_you_mean, path_text, shown
-from declax.errors import ConfigError, DepthError, describe
+from declax.config.problems import Path, did_you_mean, path_text, shown
+from declax.errors import ConfigError, describe
 
 S = TypeVar("S", bound=SpecData)
 Rewrite: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
 """The replacement of a spec or Ref, by its reader and path."""
 
-MAX_AHEAD: Final = 20
-"""The limit of Refs that point at unfinished parts, one inside the other."""
-
-CYCLE: Final = "the Refs form a cycle, so none of the parts can be built first"
-WRITE_OUT: Final = "write the part out, as a second part"
 _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
 # --- cursors --------------------------------------------------------------
@@ -75,60 +70,28 @@ def where(root: SpecData, path: Path) -> str:
     return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
 
 
-def no_part(at: str, cursor: Cursor, key: str, start: str = "") -> ConfigError:
+def no_part(at: str, cursor: Cursor, key: str) -> ConfigError:
     value = cursor.value
-    has_defaults = isinstance(value, SpecData) and not start
-    options = list(map(str, value.full_arguments if has_defaults else keys_of(value)))
+    options = list(map(str, value.full_arguments if isinstance(value, SpecData) else keys_of(value)))
     hint = did_you_mean(key, options)
     return ConfigError(
         at,
-        f"{start}there is no {shown(key)} at {path_text(cursor.path)}" + (f"; {hint}" if hint else ""),
+        f"there is no {shown(key)} at {path_text(cursor.path)}" + (f"; {hint}" if hint else ""),
         expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
         got=None if options else describe(value),
     )
 
 
-def locate(root: SpecData, ref: Ref, at: Path) -> Cursor:
-    """The target of a Ref at a path; follows Refs on the way."""
-    keys, seen = ref.keys, [ref.path]
-    cursor = Cursor((), root, None)
-    index = 0
-    while index < len(keys) or isinstance(cursor.value, Ref):
-        if isinstance(cursor.value, Ref):
-            if cursor.value.path in seen:
-                raise cycle_error(root, at, [*seen, cursor.value.path])
-            if len(seen) > MAX_AHEAD:
-                raise chain_error(root, at)
-            seen.append(cursor.value.path)
-            keys, index, cursor = (*cursor.value.keys, *keys[index:]), 0, Cursor((), root, None)
-            continue
-        part = cursor.value if cursor.path and isinstance(cursor.value, SpecData) else None
-        if part is not None and (keeps_specs(cursor.reader) or isinstance(part.target, DeclaredPart)):
-            problem = f"the Ref to {shown(ref.path)} points into {path_text(cursor.path)}, which is built separately"
-            raise ConfigError(where(root, at), problem, fix=WRITE_OUT)
-        found = child(cursor, keys[index])
-        if found is None:
-            raise no_part(where(root, at), cursor, keys[index], f"the Ref to {shown(ref.path)} has no target: ")
-        cursor = found
-        index += 1
-    return cursor
-
-
-def cycle_error(root: SpecData, at: Path, paths: Iterable[str]) -> ConfigError:
-    return ConfigError(
-        where(root, at),
-        CYCLE,
-        got=" -> ".join(paths),
-        fix="write the spec of the part in place of one Ref",
-    )
-
-
-def chain_error(root: SpecData, at: Path) -> DepthError:
-    return DepthError(
-        where(root, at),
-        f"a chain of more than {MAX_AHEAD} Refs points at parts that are not built yet",
-        fix="let Refs point at earlier parts",
-    )
+def locate(root: SpecData, ref: Ref) -> Cursor | None:
+    """The target of a Ref; None if there is none, or if its owner makes it, or it is built separately."""
+    cursor: Cursor | None = Cursor((), root, None)
+    for key in ref.keys:
+        if cursor is None or (cursor.path and isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader)):
+            return None
+        cursor = child(cursor, key)
+        if cursor is None or isinstance(getattr(cursor.value, "target", None), DeclaredPart):
+            return None
+    return None if cursor is None or cursor.value == ref else cursor
 
 
 # --- rewriting Refs -------------------------------------------------------------
@@ -181,17 +144,9 @@ def moved_in(value: Any, reader: Reader | None, path: Path) -> Any:
     def move(whole: Any, known: Reader | None, at: Path) -> Any:
         if isinstance(whole, Ref) or keeps_specs(known):
             return whole
-        return _rewritten(whole, lambda ref: Ref.to((*at, *ref.keys)) if _leads_inside(whole, ref) else ref)
+        return _rewritten(whole, lambda ref: Ref.to((*at, *ref.keys)) if locate(whole, ref) else ref)
 
     return mapped(value, move, reader, path)
-
-
-def _leads_inside(whole: SpecData, ref: Ref) -> bool:
-    try:
-        locate(whole, ref, ())
-    except ConfigError:
-        return False
-    return True
 
 
 def moved_out(value: S, path: Path) -> S:
@@ -204,35 +159,3 @@ def moved_out(value: S, path: Path) -> S:
         return Ref.to(ref.keys[inside:]) if is_below else ref
 
     return _rewritten(value, move) if path else value
-
-
-def put_in(value: Any, reader: Reader | None, path: Path) -> Any:
-    """An argument as in a file, where the Refs of unbuilt specs start at the root. The inverse of `taken_out`."""
-
-    def move(part: Any, known: Reader | None, at: Path) -> Any:
-        is_moved = isinstance(part, SpecData) and keeps_specs(known)
-        return _rewritten(part, lambda ref: Ref.to((*at, *ref.keys))) if is_moved else part
-
-    found = mapped(value, move, reader, path)
-    return value if found is value else freeze(found)
-
-
-def taken_out(spec: S, report: Report, start: Path = (), path: Path = ()) -> S:
-    """A spec of a file, in which the Refs of an unbuilt spec (at the path `start`) now start at that spec."""
-    keys = tuple(map(str, start))
-
-    def move(value: Any, reader: Reader | None, at: Path) -> Any:
-        if isinstance(value, SpecData):
-            return taken_out(value, report, at if keeps_specs(reader) else start, at)
-        if value.keys[: len(keys)] != keys:
-            message = f"the reference points out of /{'/'.join(keys)}, which is built separately"
-            add_border(report, at, message, value)
-            return value
-        return Ref.to(value.keys[len(keys) :])
-
-    return mapped_inside(spec, move, path)
-
-
-def add_border(report: Report, path: Path, message: str, ref: Ref) -> None:
-    expected = "the path of a part that is built together with this part"
-    report.add("ref-border", path, message, expected=expected, got=shown(ref.path), hint=WRITE_OUT)

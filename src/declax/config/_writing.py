@@ -17,7 +17,7 @@ from declax.config._reading.parameters import called, target_name
 from declax.config._reading.part_readers import ChoiceReader, choices_at
 from declax.config._reading.readers import DtypeReader, Reader, entries
 from declax.config._reading.versions import VERSION, version_of
-from declax.config._refs import put_in, where
+from declax.config._refs import where
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
@@ -68,7 +68,6 @@ class DataWriter:
         given = spec.arguments
         for name, value in (spec.full_arguments if self.is_full else given).items():
             inner = call.reader_of(name) or self.catalog.anything
-            value = put_in(value, spec.reader_of(name), (*path, name))
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
             elif value is not None or self.has_null:

@@ -351,5 +351,5 @@ def load_target(word: str) -> Any:
     try:
         return functools.reduce(getattr, path.split("."), found)
     except AttributeError as error:
-        hint = suggest(error.name, dir(error.obj))
+        hint = suggest(str(error.name), dir(error.obj))
         raise ConfigError(word, f"{module_name} has no {error.name!r}", fix=hint) from None

@@ -28,6 +28,7 @@ class Context(Report):
         self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
         self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
+        self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
         self.migrate = migrate
         self.max_depth = MAX_DEPTH
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
@@ -37,10 +38,15 @@ class Context(Report):
         if self.catalog is not None:
             (call or self.catalog.call(spec.target)).check(spec, path, self)
 
+    def add_ref(self, path: Path, keys: tuple[str, ...], reader: Any) -> None:
+        """Records a Ref, which `checked_refs` checks after reading."""
+        self.refs.append((path, (*map(str, self.base), *keys), reader))
+
     def trial(self) -> Context:
         """The context for trying one member of a union; trials share the parts that they have read."""
         attempt = Context(migrate=self.migrate, catalog=self.catalog)
         attempt.max_depth = self.max_depth
+        attempt.base = self.base
         attempt.known = {} if self.known is None else self.known
         return attempt
 

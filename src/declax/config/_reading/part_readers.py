@@ -153,7 +153,11 @@ class ChoiceReader(Reader):
             if tag is None:
                 return INVALID
             target = self.choices[tag]
-        return self.call_of(target).read(value, path, context, self.choices)
+        outer = context.base
+        context.base = path if self.keeps_specs else outer
+        found = self.call_of(target).read(value, path, context, self.choices)
+        context.base = outer
+        return found
 
     def tag(self, table: Mapping[str, Any], path: Path, context: Context) -> str | None:
         tag = table.get(KIND, MISSING)
@@ -506,7 +510,7 @@ class AnyReader(Reader):
         self.catalog = catalog
         self.keeps_specs = keeps_specs
         choices = anywhere(catalog.extra)
-        self.parts = ChoiceReader(catalog, choices, "a part", declared=declared)
+        self.parts = ChoiceReader(catalog, choices, "a part", declared=declared, keeps_specs=keeps_specs)
         self._inner: AnyReader = self if declared is None else catalog.anything
         self.items: ListReader = ListReader(self._inner, list)
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self._inner)

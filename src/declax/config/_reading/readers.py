@@ -79,7 +79,7 @@ class Reader(abc.ABC):
     def accept(self, value: Any, path: Path, context: Context) -> Any:
         """A value that needs no conversion; records a Ref, and checks the arguments of a spec."""
         if type(value) is Ref:
-            context.refs.append((path, value.keys, self))
+            context.add_ref(path, value.keys, self)
         elif isinstance(value, SpecData):
             context.check(value, path)
         return value
@@ -599,7 +599,7 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Rea
     if type(target) is str and len(table) == 1:
         with contextlib.suppress(ConfigError):
             ref = Ref(target)
-            context.refs.append((path, ref.keys, reader))
+            context.add_ref(path, ref.keys, reader)
             return ref
     hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
     context.add(
