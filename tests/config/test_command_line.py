@@ -625,21 +625,25 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
         assert piece in capsys.readouterr().err
 
 
-def test_cli_needs_rngs_where_a_part_does(folder, capsys):
-    with pytest.raises(SystemExit) as ended:
-        dx.cli(load_target("cli_models:Net"), ["net.toml"])
-    assert ended.value.code == 1
-    assert "rngs" in capsys.readouterr().err
+def test_cli_seeds_parts_that_take_rngs(folder):
+    net = load_target("cli_models:Net")
+
+    def kernel(*words, **options):
+        return dx.cli(net, ["net.toml", *words], **options).blocks[0].q.kernel[...]
+
+    zero, three = kernel(rngs=dx.Rngs(0)), kernel(rngs=dx.Rngs(3))
+    assert (kernel() == zero).all()
+    assert (kernel("--seed", "3") == three).all()
+    assert (zero != three).any()
+    runs = dx.cli(net, ["net.toml", "blocks.1.hidden=1,2"], sweep=True)
+    assert all((run.config.blocks[0].q.kernel[...] == zero).all() for run in runs)
 
 
 @pytest.mark.parametrize(
     ("words", "pieces"),
     [
         (["--help"], ["fields of Train", "steps: int, default 100"]),
-        (["--schema"], ['"title": "Train"']),
         (["run.toml", "--show"], ['"steps": 3']),
-        (["run.toml", "--show", "--full"], ['"rate": 0.1']),
-        (["run.toml", "--check"], ["Train: fingerprint "]),
     ],
 )
 def test_cli_answers_questions(train, capsys, words, pieces):

@@ -68,11 +68,9 @@ class _Version(argparse.Action):
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--check": {"action": "store_true", "help": "only check the configuration"},
     "--show": {"action": "store_true", "help": "print the resolved configuration as JSON"},
     "--full": {"action": "store_true", "help": "include all defaults"},
     "--migrate": {"action": "store_true", "help": "accept old names and versions"},
-    "--schema": {"action": "store_true", "help": "print the JSON schema, for editors"},
     "--input": {
         "action": "append",
         "default": [],
@@ -82,7 +80,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--mesh": {"metavar": "AXES", "help": "the sizes of mesh axes, such as data=4,model=2: print bytes on each device"},
     "--rules": {"metavar": "RULES", "default": "", "help": "axes of logical names, such as embed=,mlp=model"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
-    "--seed": {"type": int, "default": 0, "help": "the seed of the random streams (default 0)"},
+    "--seed": {"type": int, "default": 0, "help": "the seed of the random streams that parts take (default 0)"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
 
@@ -132,7 +130,7 @@ def script_parser(about: str) -> Parser:
     parser = Parser(epilog=about)
     words = f"a configuration file ({_FILES}), and overrides of its values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
-    parser.add_options("--check --show --full --migrate --schema")
+    parser.add_options("--show --seed")
     return parser
 
 

@@ -10,13 +10,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax._random.streams import Rngs
 from declax.config._cli.describing import parameter_table
-from declax.config._cli.output import Output, usage_error, write
+from declax.config._cli.output import Output, usage_error
 from declax.config._cli.overrides import read_all, read_words
 from declax.config._cli.parsing import script_parser
-from declax.config._files.formatting import format_json
-from declax.config._reading.parameters import target_name
 from declax.config.loading import spec_from_config, to_config
-from declax.config.schema import json_schema
 from declax.config.specs import Spec
 
 T = TypeVar("T")
@@ -72,13 +69,14 @@ def cli(
 
     The command line has at most one file and any number of overrides: ``run.toml model.hidden=128``.
     With `sweep`, several values (``model.hidden=64,128``) make several runs. ``--help`` shows the fields of the class,
-    ``--show`` prints the resolved configuration, ``--check`` only checks it, ``--schema`` prints the JSON schema.
+    ``--show`` prints the resolved configuration, ``--seed`` sets the seed of the random streams.
 
     Args:
       target: the class that the configuration describes: a dataclass of the script's settings.
       argv: the words; by default the arguments of the process.
       default: the file to read if the command line names none.
-      rngs: passed to every part that takes `rngs`. To build a part in the script, annotate its field ``Spec[Model]``.
+      rngs: passed to every part that takes `rngs`, in place of ``dx.Rngs(seed)`` with the seed of the command line. To
+        build a part in the script, annotate its field ``Spec[Model]``.
       extra: as in `from_config`.
       sweep: whether several runs are allowed; the result is then a list.
 
@@ -103,24 +101,21 @@ def cli(
     with output.running():
         about = f"fields of {parameter_table(target)}"
         options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
-        if options.schema:
-            write(format_json(json_schema(target, extra=extra)), "json")
-            sys.exit(0)
         words = read_words(options.words, takes_part=False)
         if words.target is not None:
             raise usage_error("a script takes no class", got=words.target, fix="remove it")
         if default is not None and not words.files:
             words = words._replace(files=(str(default),))
-        read = functools.partial(spec_from_config, target, extra=extra, migrate=options.migrate)
-        found = read_all(words, read)
+        found = read_all(words, functools.partial(spec_from_config, target, extra=extra))
         if len(found) > 1 and not sweep:
             got = f"{found[0][0].name}, {found[1][0].name}, ..."
             raise usage_error(f"this script allows one run, but the values make {len(found)}", got=got)
-        for run, spec in found if options.show or options.check else ():
-            data = to_config(spec, full=options.full, extra=extra) if options.show else None
-            text = f"{run.name or target_name(spec.target)}: fingerprint {spec.fingerprint()[:12]}"
-            output.add("" if options.check else run.name, text, data)
-        if not (options.show or options.check):
-            runs = [CliRun(run.name, spec.build(rngs=rngs), spec) for run, spec in found]
+        if not options.show:
+            runs = [
+                CliRun(run.name, spec.build(rngs=Rngs(options.seed) if rngs is None else rngs), spec)
+                for run, spec in found
+            ]
             return runs if sweep else runs[0].config
+        for run, spec in found:
+            output.add(run.name, "", to_config(spec, extra=extra))
     sys.exit(output.status)
