@@ -10,7 +10,6 @@ import declax as dx
 from declax.config._cli.overrides import expand, is_override, parse_override
 from declax.config._files.documents import Document
 from declax.config._files.reading import parse_toml
-from declax.config._files.yaml_files import parse_yaml
 
 DATA = {
     "rate": 0.1,
@@ -186,14 +185,6 @@ def test_a_sweep_makes_a_run_of_each_combination():
 @pytest.mark.parametrize("text", ["8#9", "8 # nine", '"a"#b', "1] #", "[1] # two"])
 def test_what_looks_like_a_comment_is_a_text(text):
     assert parse_override(f"x={text}").values == (text,)
-
-
-def test_an_override_changes_one_of_the_places_that_an_alias_repeats():
-    pytest.importorskip("yaml")
-    document = parse_yaml('a: &a {n: 1, r: {"$ref": /l/2}}\nb: *a\nl: [1, 2, 3]\n', "net.yaml")
-    (run,) = expand(document, [parse_override("b.n=8")])
-    ref = {"$ref": "/l/2"}
-    assert run.document().data == {"a": {"n": 1, "r": ref}, "b": {"n": 8, "r": ref}, "l": [1, 2, 3]}
 
 
 @dx.dataclass

@@ -12,8 +12,8 @@ from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, describe
 
 S = TypeVar("S", bound=SpecData)
-Rewrite: TypeAlias = Callable[[Any, "Reader | None", Path], Any]
-"""The replacement of a spec or Ref, by its reader and path."""
+Rewrite: TypeAlias = Callable[[Any, "Reader | None", Any], Any]
+"""The replacement of an item, by its reader and key."""
 
 _CONTAINERS: Final = (list, tuple, dict, FrozenList, FrozenDict)
 
@@ -97,23 +97,10 @@ def locate(root: SpecData, ref: Ref) -> Cursor | None:
 # --- rewriting Refs -------------------------------------------------------------
 
 
-def mapped(value: Any, change: Rewrite, reader: Reader | None = None, path: Path = ()) -> Any:
-    """A value with a function applied to its outermost specs and its Refs; lists and dicts may be mutable."""
-    if isinstance(value, (SpecData, Ref)):
-        return change(value, reader, path)
-    if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # freezing refuses a value that is too deep
-        return value
-    return _mapped_items(value, value, change, reader, path)
-
-
-def mapped_inside(spec: S, change: Rewrite, path: Path = ()) -> S:
-    return spec if not spec.has_refs else _mapped_items(spec, spec.arguments, change, None, path)
-
-
-def _mapped_items(holder: Any, items: Any, change: Rewrite, reader: Reader | None, path: Path) -> Any:
-    found = {
-        key: mapped(items[key], change, reader_below(holder, reader, key), (*path, key)) for key in keys_of(holder)
-    }
+def _mapped(holder: Any, change: Rewrite, reader: Reader | None) -> Any:
+    """A spec, list or dict with a function applied to its items, by their readers and keys."""
+    items = holder.arguments if isinstance(holder, SpecData) else holder
+    found = {key: change(items[key], reader_below(holder, reader, key), key) for key in keys_of(holder)}
     return holder if all(found[key] is items[key] for key in found) else with_items(holder, found)
 
 
@@ -127,26 +114,24 @@ def with_items(value: Any, changed: Mapping[Any, Any]) -> Any:
     return tuple(items) if type(value) is tuple else items
 
 
-def _rewritten(spec: S, change: Callable[[Ref], Ref]) -> S:
-    """The spec with a function applied to its Refs, except those inside unbuilt specs."""
-
-    def go(value: Any, reader: Reader | None, path: Path) -> Any:
-        if isinstance(value, Ref):
-            return change(value)
-        return value if keeps_specs(reader) else mapped_inside(value, go)
-
-    return mapped_inside(spec, go)
+def _rewritten(value: Any, change: Callable[[Ref], Ref], reader: Reader | None = None) -> Any:
+    """A value with a function applied to its Refs, except those inside unbuilt specs."""
+    if isinstance(value, Ref):
+        return change(value)
+    if keeps_specs(reader) or not (type(value) in _CONTAINERS or (isinstance(value, SpecData) and value.has_refs)):
+        return value
+    return _mapped(value, lambda item, inner, _: _rewritten(item, change, inner), reader)
 
 
 def moved_in(value: Any, reader: Reader | None, path: Path) -> Any:
     """A value for a path of another spec: the Refs of specs in it still point at the same parts."""
-
-    def move(whole: Any, known: Reader | None, at: Path) -> Any:
-        if isinstance(whole, Ref) or keeps_specs(known):
-            return whole
-        return _rewritten(whole, lambda ref: Ref.to((*at, *ref.keys)) if locate(whole, ref) else ref)
-
-    return mapped(value, move, reader, path)
+    if isinstance(value, SpecData):
+        if keeps_specs(reader):
+            return value
+        return _rewritten(value, lambda ref: Ref.to((*path, *ref.keys)) if locate(value, ref) else ref)
+    if type(value) not in _CONTAINERS or len(path) > MAX_DEPTH:  # freezing refuses a value that is too deep
+        return value
+    return _mapped(value, lambda item, inner, key: moved_in(item, inner, (*path, key)), reader)
 
 
 def moved_out(value: S, path: Path) -> S:
@@ -158,4 +143,5 @@ def moved_out(value: S, path: Path) -> S:
         is_below = len(ref.keys) > inside and ref.keys[:inside] == start
         return Ref.to(ref.keys[inside:]) if is_below else ref
 
-    return _rewritten(value, move) if path else value
+    made: S = _rewritten(value, move) if path else value
+    return made

@@ -8,13 +8,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 import typing_extensions
 
-from declax._fields.annotations import AnnotationScope
-from declax.config._reading.parameters import allowed_classes, plain_target, resolve, target_name
-from declax.errors import ConfigError, RegistryError, describe
+from declax.config._reading.parameters import plain_target, target_name
+from declax.errors import RegistryError, describe
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -93,35 +92,14 @@ def on_change(notify: Callable[[], object]) -> None:
 
 
 def implementations(base: Any, targets: Iterable[Any]) -> dict[str, Any]:
-    """The targets that are subclasses of a base or implement its protocol, and functions that return these, by name."""
-    found = {}
-    for kind in map(plain_target, targets):
-        made = [kind] if isinstance(kind, type) else _returned_classes(kind)
-        if made and isinstance(base, type) and all(_stands_for(cls, base) for cls in made):
-            found[target_name(kind).rpartition(".")[2]] = kind
-    return found
+    """The classes that are subclasses of a base or implement its protocol, by name."""
+    classes = [cls for cls in map(plain_target, targets) if isinstance(cls, type) and isinstance(base, type)]
+    return {target_name(cls).rpartition(".")[2]: cls for cls in classes if _stands_for(cls, base)}
 
 
 def extra_functions(extra: Iterable[Any]) -> dict[str, Any]:
     """The functions among the extra targets, by name; annotations with a callable allow them."""
     return {target_name(kind).rpartition(".")[2]: kind for kind in extra if isinstance(kind, types.FunctionType)}
-
-
-def check_extra(extra: Iterable[Any]) -> None:
-    """Raises if an extra target is not a class or function."""
-    for kind in extra:
-        if not callable(kind):
-            problem = "an extra kind must be a class or function"
-            raise ConfigError("extra", problem, got=describe(kind), fix="extra=[Attention]")
-
-
-def _returned_classes(function: Any) -> list[Any]:
-    """The classes in the return annotation of a function, except None; empty if there is no annotation."""
-    if not isinstance(function, types.FunctionType) or "return" not in function.__annotations__:
-        return []
-    returned = resolve(function.__annotations__["return"], AnnotationScope(cast(type, function)))
-    found = [plain_target(member) for member in allowed_classes(returned) if member not in (None, type(None))]
-    return found if all(isinstance(cls, type) for cls in found) else []
 
 
 def _stands_for(cls: type, base: type) -> bool:

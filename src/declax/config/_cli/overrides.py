@@ -163,7 +163,7 @@ class _OverriddenDocument(Document):
         find_places = before.find_places
         super().__init__(
             before.name,
-            _copied(before.data),
+            copy.deepcopy(before.data),
             find_places=lambda: functools.reduce(_without, self._set_paths, find_places()),
         )
 
@@ -206,13 +206,6 @@ class _OverriddenDocument(Document):
     def _note(self, path: Path, override: Override) -> None:
         self._set_paths.append(path)
         self.origins[path] = Place(override.origin)
-
-
-def _copied(data: Any) -> Any:
-    """A copy without shared parts (from YAML aliases), so that an override changes one place."""
-    if isinstance(data, dict):
-        return {key: _copied(value) for key, value in data.items()}
-    return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 def _without(places: Mapping[Path, _P], above: Path) -> dict[Path, _P]:

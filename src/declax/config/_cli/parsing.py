@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from declax._version import __version__
 from declax.config._cli.output import usage_error, write
 from declax.config._files.reading import FORMATS
 
@@ -58,15 +58,6 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-class _Version(argparse.Action):
-    """Prints the version, and loads it only then."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        version = importlib.import_module("declax._version").__version__
-        write(f"declax {version}")
-        parser.exit()
-
-
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--show": {"action": "store_true", "help": "print the resolved configuration as JSON"},
     "--full": {"action": "store_true", "help": "include all defaults"},
@@ -91,7 +82,7 @@ def declax_parser() -> Parser:
         description="Show, check and build configured models.",
         epilog=_examples("check models:Net net.toml", "show models:Net", "COMMAND --help"),
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument("--version", action="version", version=f"declax {__version__}")
     add = parser.add_command
     add(
         "check", "check configurations and list all mistakes", _WORDS, "--migrate --format",

@@ -14,9 +14,6 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 MAX_DEPTH: Final = 64
 
-MAX_NODES: Final = 200_000
-"""The number of values in a file or list; a value that a YAML alias repeats counts each time."""
-
 TOO_DEEP: Final = f"tables and lists are nested more than {MAX_DEPTH} levels deep"
 
 Position: TypeAlias = tuple[int | None, int | None]

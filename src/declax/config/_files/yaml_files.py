@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from declax.config._files.documents import MAX_DEPTH, MAX_NODES, TOO_DEEP, Document, Position, float_of, unreadable
+from declax.config._files.documents import MAX_DEPTH, TOO_DEEP, Document, Position, float_of, unreadable
 from declax.config.problems import Path, shown
 from declax.errors import ConfigError, MissingExtraError
 
@@ -52,8 +52,6 @@ class _Composer:
         self._yaml = yaml
         self._name = name
         self._events = events
-        self._anchors: dict[str, tuple[Any, int]] = {}  # the value of an anchor, and its number of values
-        self._count = 0
 
     def document(self) -> Any:
         """The data of the document; an empty table if the file is empty."""
@@ -76,43 +74,29 @@ class _Composer:
             raise unreadable(self._name, TOO_DEEP, _position(event), hint="flatten them", code="too-deep")
         self.places.setdefault(path, _position(event))
         if isinstance(event, self._yaml.AliasEvent):
-            return self._alias(event, path)
-        before = self._count
-        self._add(1, event)
+            hint = "write the value again, or { $ref: /path } for one object in two places"
+            raise self._refused("YAML aliases are not allowed", path, event, hint)
         self._check_tag(event, path)
         if isinstance(event, self._yaml.ScalarEvent):
-            found = self._scalar(event, path)
-        elif isinstance(event, self._yaml.MappingStartEvent):
-            found = self._table(path)
-        else:
-            found = []
-            while not isinstance(inner := next(self._events), self._yaml.SequenceEndEvent):
-                found.append(self._node(inner, (*path, len(found))))
-        if event.anchor is not None:
-            self._anchors[event.anchor] = found, self._count - before
+            return self._scalar(event, path)
+        if isinstance(event, self._yaml.MappingStartEvent):
+            return self._table(path)
+        found: list[Any] = []
+        while not isinstance(inner := next(self._events), self._yaml.SequenceEndEvent):
+            found.append(self._node(inner, (*path, len(found))))
         return found
 
     def _table(self, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
         while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
             if not isinstance(event, self._yaml.ScalarEvent):
-                is_alias = isinstance(event, self._yaml.AliasEvent)
-                raise self._refused("a key cannot be an alias" if is_alias else "a key must be a string", path, event)
+                raise self._refused("a key must be a string", path, event)
             self._check_tag(event, path)
-            self._add(1, event)
             key = str(event.value)
             if key in found:
                 raise self._refused("the key is given twice", (*path, key), event)
             self.places[(*path, key)] = _position(event)
             found[key] = self._node(next(self._events), (*path, key))
-        return found
-
-    def _alias(self, event: Any, path: Path) -> Any:
-        if event.anchor not in self._anchors:
-            message = f"the alias *{shown(event.anchor)[1:-1]} has no anchor, or is inside its anchor"
-            raise self._refused(message, path, event, "define the anchor (&) first")
-        found, count = self._anchors[event.anchor]
-        self._add(1 + count, event)
         return found
 
     def _scalar(self, event: Any, path: Path) -> Any:
@@ -122,11 +106,6 @@ class _Composer:
             return core_scalar(event.value)
         except ValueError as error:  # an int with more digits than Python accepts
             raise self._refused(f"not a number: {error}", path, event) from None
-
-    def _add(self, count: int, event: Any) -> None:
-        self._count += count
-        if self._count > MAX_NODES:
-            raise self._refused(f"more than {MAX_NODES} values", (), event)
 
     def _check_tag(self, event: Any, path: Path) -> None:
         if event.tag is not None:

@@ -59,7 +59,7 @@ from declax.config._reading.readers import (
     StrReader,
     is_only_typed,
 )
-from declax.config.registry import check_extra, choices_of, extra_functions, implementations, kinds_of, on_change
+from declax.config.registry import choices_of, extra_functions, implementations, kinds_of, on_change
 from declax.errors import ConfigError
 from declax.initializers import NamedInitializer
 
@@ -70,7 +70,6 @@ class Catalog:
     """The readers of annotations, for one set of extra classes."""
 
     def __init__(self, extra: tuple[Any, ...] = ()) -> None:
-        check_extra(extra)
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
         self._readers: dict[Any, Reader] = {}

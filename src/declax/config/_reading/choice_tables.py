@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,18 +16,13 @@ import numpy as np
 
 from declax import initializers
 from declax.config._reading.parameters import allowed_classes, is_dtype
+from declax.initializers import NamedInitializer
 from declax.nn import activations
 
 _ACTIVATIONS: Final = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log_sigmoid log_softmax mish relu relu6 "
     "selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus standardize tanh "
     "hard_swish swish"
-).split()
-
-_INITIALIZERS: Final = (
-    "zeros ones constant uniform normal truncated_normal variance_scaling glorot_uniform glorot_normal lecun_uniform "
-    "lecun_normal he_uniform he_normal orthogonal delta_orthogonal "
-    "xavier_uniform xavier_normal kaiming_uniform kaiming_normal"
 ).split()
 
 _DTYPES: Final = (
@@ -37,13 +32,17 @@ _DTYPES: Final = (
 ).split()
 
 
-def _named(holder: Any, names: Sequence[str]) -> Mapping[str, Any]:
-    return MappingProxyType({name: getattr(holder, name) for name in names if hasattr(holder, name)})
+def _is_initializer(name: str, made: object) -> bool:
+    if inspect.isfunction(made):
+        return not name.startswith("_") and made.__annotations__.get("return") == NamedInitializer.__name__
+    return isinstance(made, NamedInitializer)
 
 
-ACTIVATIONS: Final = _named(activations, _ACTIVATIONS)
+ACTIVATIONS: Final[Mapping[str, Any]] = MappingProxyType({name: getattr(activations, name) for name in _ACTIVATIONS})
 
-INITIALIZERS: Final = _named(initializers, _INITIALIZERS)
+INITIALIZERS: Final[Mapping[str, Any]] = MappingProxyType(
+    {n: made for n, made in vars(initializers).items() if not n.endswith("_init") and _is_initializer(n, made)}
+)
 """The factories in `declax.initializers`, and the initializers `zeros` and `ones`."""
 
 DTYPES: Final[Mapping[str, Any]] = MappingProxyType(

@@ -287,13 +287,7 @@ class UnionReader(Reader):
         return holder.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        """The schema that accepts any of the members, in its shortest form."""
-        options = [member.schema(schemas) for member in self.members]
-        if all(option.keys() == {"type"} for option in options):
-            return {"type": list(dict.fromkeys(option["type"] for option in options))}
-        if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
-            return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
-        return {"anyOf": options}
+        return {"anyOf": [member.schema(schemas) for member in self.members]}
 
     def _holder(self, value: Any) -> Reader | None:
         return next((m for m in self.members if m.holds(value)), None)

@@ -52,18 +52,11 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
     made: Any = {key: value for key, value in table.items() if key != VERSION}
     upgrades: Mapping[int, Any] = getattr(target, "config_upgrades", {})
     for step in range(version, current):
-        upgrade = upgrades.get(step)
-        if upgrade is None:
-            continue
         try:
-            made = copy.deepcopy(made)  # an upgrade may change the user's data
-            found = upgrade(made)
-            problem = "did not return a table"
+            if step in upgrades:
+                made = upgrades[step](copy.deepcopy(made))  # an upgrade may change the user's data
         except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
-            found, problem = error, f"raised {type(error).__name__}: {error}"
-        made = made if found is None else found
-        if not isinstance(made, dict):
-            message = f"the upgrade of {type_name(target)} from version {step} {problem}"
-            context.add("version", path, message, expected="a dict", got=described(made))
+            message = f"the upgrade of {type_name(target)} from version {step} raised {type(error).__name__}: {error}"
+            context.add("version", path, message)
             return None
     return made  # type: ignore[no-any-return]  # a dict
