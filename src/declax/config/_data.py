@@ -7,11 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-<<<<<<< HEAD
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-=======
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
->>>>>>> 91f61a3 (Let references refer to earlier parts, from the part that is built)
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import jax
 import numpy as np

@@ -135,7 +135,8 @@ class ChoiceReader(Reader):
         return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return schemas.shared(self, f"{' or '.join(self._names[:4])} or reference")
+        noun = " or ".join(self._names) if len(self._names) <= 4 else self.noun.partition(" ")[2]
+        return schemas.shared(self, f"{noun} or reference")
 
     def definition(self, schemas: Schemas, itself: Schema) -> Schema:
         declared = {} if self.declared is None else {self.declared.name: self.declared}
@@ -287,7 +288,13 @@ class UnionReader(Reader):
         return holder.write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
-        return {"anyOf": [member.schema(schemas) for member in self.members]}
+        """The schema that accepts any of the members, in its shortest form."""
+        options = [member.schema(schemas) for member in self.members]
+        if all(option.keys() == {"type"} for option in options):
+            return {"type": list(dict.fromkeys(option["type"] for option in options))}
+        if all(option.keys() == {"enum"} or option == {"type": "null"} for option in options):
+            return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
+        return {"anyOf": options}
 
     def _holder(self, value: Any) -> Reader | None:
         return next((m for m in self.members if m.holds(value)), None)
