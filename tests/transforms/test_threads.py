@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.transforms._engine import captures as kinds
 
 THREADS = 8
 X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
@@ -124,23 +123,6 @@ def test_what_all_add_to_one_model_is_there():
     in_threads(lambda i: [f(net) for _ in range(4)])
     assert int(net.calls.value) == 4 * THREADS
     assert sorted(map(int, net.seen.value)) == list(range(4 * THREADS))
-
-
-def test_a_class_that_is_new_is_a_model_while_another_thread_decides_so(monkeypatch):
-    class Fresh(dx.Module):
-        pass
-
-    net, seen = Fresh(), []
-
-    def decide(value, cls):
-        monkeypatch.undo()
-        seen.extend(in_threads(lambda i: kinds.capture_kind(value), 2))
-        return find_kind(value, cls)
-
-    find_kind = kinds._kind_of_class
-    monkeypatch.setattr(kinds, "_kind_of_class", decide)
-    assert kinds.capture_kind(net) is kinds.CaptureKind.NODE
-    assert seen == [kinds.CaptureKind.NODE] * 2
 
 
 def test_a_captured_model_that_all_set():

@@ -298,7 +298,7 @@ class _CustomCall:
         count = 0 if self.structure.graphdef is None else self.structure.graphdef.num_leaves
         rebuilt = Rebuilt.of(self.structure, [None] * (count + len(self.structure.is_root)))
         hollow = RebuiltClosure(self.captures, rebuilt.captured)
-        for names in hollow._names.values():
+        for names in hollow.names:
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
         self.captures = Captures(hollow.function)
 

@@ -16,11 +16,11 @@ import enum
 import functools
 import inspect
 import sys
-import threading
 import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import chain
 from operator import is_
 from typing import Any, Final, NamedTuple, Self
@@ -32,7 +32,7 @@ from declax._graph.flattening import walk
 from declax._typing import MISSING
 from declax._variables.variable import Variable, end_trace
 from declax.errors import TransformError, describe
-from declax.transforms._engine.structure import CaptureKey, is_finished, is_labels, is_root
+from declax.transforms._engine.structure import ROOT_CLASSES, CaptureKey, is_finished, is_labels
 
 
 class Names(dict[str, Any]):
@@ -107,42 +107,36 @@ _ATTRIBUTES: Final[dict[CaptureKind | None, tuple[str, ...]]] = {
 }
 """The attributes of a holder that can be or hold a node; those of partials and functions are tuples and dicts."""
 
-_kinds: Final[dict[type, CaptureKind | None]] = {
-    types.FunctionType: CaptureKind.FUNCTION,
-    types.MethodType: CaptureKind.METHOD,
-    list: CaptureKind.LIST,
-    tuple: CaptureKind.TUPLE,
-    dict: CaptureKind.DICT,
-    collections.OrderedDict: CaptureKind.DICT,
-    collections.defaultdict: CaptureKind.DICT,
-}
-_WITHOUT_KIND: Final[set[type]] = set()
-"""The classes whose instances are known to have no kind."""
+
+class _Kinds(dict[type, CaptureKind | None]):
+    def __missing__(self, cls: type) -> CaptureKind | None:
+        found = CaptureKind.NODE if ROOT_CLASSES[cls] else None
+        if issubclass(cls, functools.partial):
+            found = CaptureKind.PARTIAL
+        elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+            found = CaptureKind.TUPLE
+        elif is_of_library(cls.__module__) and hasattr(cls, "_over"):
+            found = CaptureKind.LIFTED
+        self[cls] = found
+        return found
+
+
+_kinds: Final = _Kinds(
+    {
+        types.FunctionType: CaptureKind.FUNCTION,
+        types.MethodType: CaptureKind.METHOD,
+        list: CaptureKind.LIST,
+        tuple: CaptureKind.TUPLE,
+        dict: CaptureKind.DICT,
+        collections.OrderedDict: CaptureKind.DICT,
+        collections.defaultdict: CaptureKind.DICT,
+    }
+)
 
 
 def capture_kind(value: object) -> CaptureKind | None:
     """The kind of a value; None if it is neither a node nor a holder."""
-    cls = type(value)  # and not `value.__class__`, which a proxy may compute
-    try:
-        return _kinds[cls]
-    except KeyError:
-        found = _kinds[cls] = _kind_of_class(value, cls)
-        if found is None:
-            _WITHOUT_KIND.add(cls)
-        return found
-
-
-def _kind_of_class(value: object, cls: type) -> CaptureKind | None:
-    if issubclass(cls, functools.partial):
-        return CaptureKind.PARTIAL
-    if is_of_library(cls.__module__) and hasattr(cls, "_over"):
-        return CaptureKind.LIFTED
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return CaptureKind.TUPLE
-    try:
-        return CaptureKind.NODE if is_root(value) else None
-    except Exception:  # noqa: BLE001  # what a user's proxy raises that has nothing to stand for yet
-        return None
+    return _kinds[type(value)]  # and not of `value.__class__`, which a proxy may compute
 
 
 class CaptureSite(NamedTuple):
@@ -178,7 +172,7 @@ def sites_of(holder: Any) -> Iterator[CaptureSite]:
 def entries_of(container: Any) -> list[tuple[Any, Any]]:
     """The items of a list, tuple or dict that can hold a model, with their keys."""
     is_dict = isinstance(container, dict)
-    if _WITHOUT_KIND.issuperset(map(type, container.values() if is_dict else container)):
+    if not any(map(_kinds.__getitem__, map(type, container.values() if is_dict else container))):
         return []
     items = tuple(container.items() if is_dict else enumerate(container))
     return [(key, item) for key, item in items if capture_kind(item) is not None]
@@ -220,6 +214,16 @@ def content_of(source: Any, key: Any = None) -> Any:
         return source[key] if isinstance(source, dict) else getattr(source, key)
     except (KeyError, ValueError):
         return MISSING
+
+
+def put_content(source: Any, key: Any, content: Any) -> None:
+    """Gives a cell, a name of a module or an attribute of a function another content."""
+    if isinstance(source, types.CellType):
+        source.cell_contents = content
+    elif isinstance(source, Names):
+        source.replace(key, content)
+    else:
+        setattr(source, key, content)
 
 
 def is_of_library(module: object) -> bool:
@@ -405,9 +409,8 @@ class Captures:
 
     def watched(self) -> list[tuple[Any, str | None, Any]] | None:
         """The cells and names that alone are watched, with their contents; None where more is, or one is empty."""
-        if self._containers or self._has_unfinished or any(s.content is MISSING for s in self._watched):
-            return None
-        if any(s.kind == "attribute" for s in self._watched):
+        is_plain = all(s.kind != "attribute" and s.content is not MISSING for s in self._watched)
+        if self._containers or self._has_unfinished or not is_plain:
             return None
         return [(s.source, s.key if s.kind == "name" else None, s.content) for s in self._watched]
 
@@ -417,9 +420,8 @@ def _items_of(container: Any) -> list[Any]:
 
 
 def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
-    if isinstance(container, dict):
-        return 2 * len(container) == len(items) and all(map(is_, chain(container, container.values()), items))
-    return len(container) == len(items) and all(map(is_, container, items))
+    held = _items_of(container)
+    return len(held) == len(items) and all(map(is_, held, items))
 
 
 # ----------------------------------------------------------------- several functions in one call
@@ -442,14 +444,16 @@ def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
 # ----------------------------------------------------------------- the function over other nodes
 
 
-class _Active(threading.local):
-    """The rebuilt objects of this thread's traces, the outermost first."""
-
-    def __init__(self) -> None:
-        self.closures: list[RebuiltClosure] = []
+_around: Final[ContextVar[RebuiltClosure | None]] = ContextVar("around", default=None)
+"""The innermost one of this thread's traces."""
 
 
-_active: Final = _Active()
+_WORDS: Final = {
+    "variable": "a variable of an outer function",
+    "name": "the global name {!r}",
+    "attribute": "{} of a function",
+}
+"""How errors call the sites of functions, by their kind."""
 
 
 class RebuiltClosure:
@@ -460,13 +464,14 @@ class RebuiltClosure:
         self._copies = copies
         self._new = {id(node): made for node, made in zip(captures.values, copies, strict=True)}
         self._replaced = {*self._new, *map(id, captures.rebuilt)}
-        self._cells: dict[int, tuple[types.CellType, types.CellType]] = {}
-        self._names: dict[int, Names] = {}
+        self._sources: dict[int, Any] = {}  # what was made of cells, names and functions, by identity
+        self._filled: list[tuple[Any, CaptureSite]] = []
         self._containers: list[tuple[Any, Any, list[Any]]] = []
         self._pairs: list[tuple[Any, Any]] = []
         self._inner: list[RebuiltClosure] = []
         self._rebuild()
         self.function: Any = self._stand_in(captures.function)
+        self.names: list[Names] = [made for made in self._sources.values() if isinstance(made, Names)]
 
     # ------------------------------------------------------------- making
 
@@ -481,8 +486,6 @@ class RebuiltClosure:
                 self._new[id(holder)] = self._make(holder)
         for holder in stubs:
             self._fill(holder, self._new[id(holder)])
-        for made, cell in self._cells.values():
-            made.cell_contents = self._stand_in(cell.cell_contents)
 
     def _stand_in(self, content: Any) -> Any:
         return self._new.get(id(content), content)
@@ -504,37 +507,29 @@ class RebuiltClosure:
         return made
 
     def _make_function(self, holder: types.FunctionType) -> types.FunctionType:
-        cells = tuple(map(self._cell, holder.__closure__ or ()))
-        names = self._names_for(holder)
+        for site in self._captures.sites[id(holder)]:
+            if site.kind != "attribute" and id(site.content) in self._replaced and id(site.source) not in self._sources:
+                self._sources[id(site.source)] = types.CellType() if site.kind == "variable" else Names(site.source)
+        # other cells stay, so that `nonlocal` goes on to work
+        cells = tuple([self._sources.get(id(cell), cell) for cell in holder.__closure__ or ()])
+        names = self._sources.get(id(holder.__globals__), holder.__globals__)
+        if names is not holder.__globals__:
+            names.lend([name for name, is_direct in names_in(holder.__code__).items() if is_direct])
         made = types.FunctionType(holder.__code__, names, holder.__name__, holder.__defaults__, cells or None)
         functools.update_wrapper(made, holder)
         made.__kwdefaults__ = holder.__kwdefaults__
         made.__dict__ = holder.__dict__  # one dict for both, so that what the function sets on itself is kept
+        self._sources[id(holder)] = made
         return made
-
-    def _cell(self, cell: types.CellType) -> types.CellType:
-        if id(content_of(cell)) not in self._replaced:
-            return cell  # so that `nonlocal` goes on to work
-        return self._cells.setdefault(id(cell), (types.CellType(), cell))[0]
-
-    def _names_for(self, function: types.FunctionType) -> dict[str, Any]:
-        base = function.__globals__
-        if not any(
-            site.kind == "name" and id(site.content) in self._replaced for site in self._captures.sites[id(function)]
-        ):
-            return base
-        names = self._names.setdefault(id(base), Names(base))
-        names.lend([name for name, is_direct in names_in(function.__code__).items() if is_direct])
-        return names
 
     def _fill(self, holder: Any, made: Any) -> None:
         for site in self._captures.sites[id(holder)]:
             if site.kind == "item":
                 made[site.key] = self._stand_in(site.content)
-            elif site.kind == "attribute":
-                setattr(made, site.key, self._stand_in(site.content))
-            elif site.kind == "name" and id(site.content) in self._replaced:
-                self._names[id(site.source)].replace(site.key, self._stand_in(site.content))
+            elif id(site.content) in self._replaced:
+                source = self._sources[id(site.source)]
+                put_content(source, site.key, self._stand_in(site.content))
+                self._filled.append((source, site))
         if not isinstance(made, types.FunctionType):
             self._containers.append((holder, made, _items_of(made)))
 
@@ -544,20 +539,21 @@ class RebuiltClosure:
         if self._replaced:
             originals, copies = walk(self._captures.values).objects, walk(tuple(self._copies)).objects
             self._pairs = [pair for pair in zip(originals, copies, strict=True) if pair[0] is not pair[1]]
-        _active.closures.append(self)
+        self._token = _around.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _active.closures.pop()
+        _around.reset(self._token)
+        around = _around.get()
         if self._pairs:
             self.point_back()
-            if _active.closures:  # the originals are copies too, and end with the trace around this one
-                _active.closures[-1]._inner.append(self)
+            if around is not None:  # the originals are copies too, and end with the trace around this one
+                around._inner.append(self)
 
     def conclude(self) -> None:
         """Copies the assignments of the function to global names, and to attributes of lifted functions."""
         self._check()
-        for names in self._names.values():
+        for names in self.names:
             names.base.update(names.assigned())
         for holder in self._captures.rebuilt:
             if capture_kind(holder) is CaptureKind.LIFTED:
@@ -567,38 +563,28 @@ class RebuiltClosure:
     def _check(self) -> None:
         """Refuses other contents of rebuilt holders, which would be lost."""
         changed = [
-            ("a variable of an outer function", content_of(cell))
-            for made, cell in self._cells.values()
-            if content_of(made) is not self._stand_in(content_of(cell))
+            _WORDS[site.kind].format(site.key)
+            for source, site in self._filled
+            if content_of(source, site.key) is not self._stand_in(site.content)
         ]
-        for names in self._names.values():
-            replaced = names.replaced.items()
-            changed += [(f"the global name {name!r}", v) for name, v in replaced if dict.get(names, name) is not v]
-        changed += [
-            ("a list or dict", holder) for holder, made, items in self._containers if not _holds_the_same(made, items)
-        ]
-        for what, given in changed:
+        changed += ["a list or dict" for _, made, items in self._containers if not _holds_the_same(made, items)]
+        if changed:
             raise TransformError(
                 "the function",
-                f"it assigns to {what}, where it captures a model",
-                got=describe(given),
+                f"it assigns to {changed[0]}, where it captures a model",
                 why="while the function is traced a copy is there, and the assignment would be lost",
                 fix="change the model in place, as by dx.update(model, ...), or return the new one",
             )
 
     def point_back(self) -> None:
         """Has everything that was rebuilt refer to the originals, in case the user's code has kept some of it."""
-        for made, cell in self._cells.values():
-            made.cell_contents = content_of(cell)
-        for names in self._names.values():
+        for source, site in self._filled:
+            put_content(source, site.key, content_of(site.source, site.key))
+        for names in self.names:
             names.release()
         for holder, made, _ in self._containers:
             made.clear()
             made.extend(holder) if isinstance(made, list) else made.update(holder)
-        for holder in self._captures.rebuilt:
-            if isinstance(holder, types.FunctionType):
-                made = self._stand_in(holder)
-                made.__defaults__, made.__kwdefaults__ = holder.__defaults__, holder.__kwdefaults__
         for original, made in self._pairs:
             if isinstance(made, Variable):
                 end_trace(made)

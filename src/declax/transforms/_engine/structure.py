@@ -68,17 +68,18 @@ class _RootClasses(dict[type, bool]):
         return found
 
 
-_is_root_class: Final = _RootClasses()
+ROOT_CLASSES: Final = _RootClasses()
+"""Whether instances of a class are roots."""
 
 
 def is_root(value: object) -> bool:
     """Whether a value is a Variable, Pytree or Object."""
-    return _is_root_class[type(value)]
+    return ROOT_CLASSES[type(value)]
 
 
 def which_are_roots(values: Iterable[object]) -> tuple[bool, ...]:
     """Of each value, whether it is a root."""
-    return tuple(map(_is_root_class.__getitem__, map(type, values)))
+    return tuple(map(ROOT_CLASSES.__getitem__, map(type, values)))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -147,7 +148,7 @@ def tree_of_jax(treedef: Any) -> Any:
 
 
 def _is_whole(value: object) -> bool:
-    return _is_root_class[type(value)] or type(value) in _STATES
+    return ROOT_CLASSES[type(value)] or type(value) in _STATES
 
 
 def is_leaf(value: object) -> bool:
