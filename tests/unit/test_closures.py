@@ -264,14 +264,6 @@ def test_dicts_are_watched_with_their_keys():
     assert closure.find().key is not second.key
 
 
-def test_generator_functions_are_refused():
-    def f():
-        yield 1
-
-    with pytest.raises(TransformError, match="a generator function or coroutine cannot be transformed"):
-        Closure(f)
-
-
 # ================================================================= names
 
 

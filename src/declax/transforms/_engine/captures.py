@@ -31,7 +31,7 @@ import numpy as np
 from declax._graph.flattening import walk
 from declax._typing import MISSING
 from declax._variables.variable import Variable, end_trace
-from declax.errors import TransformError, describe
+from declax.errors import TransformError
 from declax.transforms._engine.structure import ROOT_CLASSES, CaptureKey, is_finished, is_labels
 
 
@@ -256,7 +256,6 @@ class Closure:
     __slots__ = ("__weakref__", "_keys", "captures", "function", "user")
 
     def __init__(self, function: Callable[..., Any], user: Callable[..., Any] | None = None) -> None:
-        _check_returns(function)
         self.function: Callable[..., Any] = function
         self.user: Callable[..., Any] = function if user is None else user
         self.captures: Captures | None = None
@@ -282,21 +281,6 @@ class Closure:
 
 
 _kinds[Closure] = CaptureKind.CLOSURE
-
-_WITHOUT_RESULT: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-
-def _check_returns(function: Any) -> None:
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if isinstance(code, types.CodeType) and code.co_flags & _WITHOUT_RESULT:
-        raise TransformError(
-            f"the function {code.co_name}",
-            "a generator function or coroutine cannot be transformed",
-            expected="a function that returns arrays and models",
-            got=describe(function),
-            why="its body runs only after it has returned",
-            fix="return a list in place of yielding, and await outside of the transform",
-        )
 
 
 class Captures:
