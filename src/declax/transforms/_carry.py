@@ -22,8 +22,8 @@ from declax.transforms._engine.structure import (
     Structure,
     first_differing,
     joined,
-    name_leaves,
     name_path,
+    names_of_call,
     paths_in,
     paths_of_objects,
 )
@@ -33,10 +33,12 @@ from declax.transforms._engine.tracing import (
     differing_leaf,
     leaf_origins,
     new_values,
+    number_of_places,
     text_of_tree,
     text_of_value,
     type_of,
     types_of,
+    values_at,
 )
 
 EMPTY: Mapping[int, Any] = MappingProxyType({})
@@ -51,19 +53,13 @@ class ErrorContext(NamedTuple):
     argument: Callable[[int], str]
     mode: Mode = Mode()
 
-    def of_plain(self, position: int) -> str:
-        """The name of a plain leaf of the arguments."""
-        number = [i for i, is_one in enumerate(self.structure.is_root) if not is_one][position]
-        return f"{self.transform}, {name_leaves(self.structure, self.argument)[number]}"
-
     def of_path(self, path: Sequence[Any]) -> str:
         """The name of a place in the graph of the call."""
         return f"{self.transform}, {name_path(self.structure, path, self.argument)}"
 
     def of_leaf(self, position: int) -> str:
-        """The name of a leaf of the graph of the call."""
-        assert self.structure.graphdef is not None  # it has leaves
-        return self.of_path(self.structure.graphdef.definition.paths[position])
+        """The name of a leaf of the call."""
+        return f"{self.transform}, {names_of_call(self.structure, self.argument)[position]}"
 
     def changed(self, where: str, fix: str, expected: str | None = None, got: str | None = None) -> TransformError:
         """The error for a carry that changes its structure or type."""
@@ -78,73 +74,51 @@ class ErrorContext(NamedTuple):
 
 
 class CarrySlots(NamedTuple):
-    """The carry: leaves and plain leaves of the call, and the places of their next values in the plan and output."""
+    """The carry: leaves of the call, and the places of their next values."""
 
+    structure: Structure
     leaves: tuple[int, ...]
     places: tuple[int, ...]
-    plain: tuple[int, ...]
-    results: tuple[int, ...]
 
-    def first(self, values: Sequence[Any], plain: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def first(self, leaves: Sequence[Any]) -> list[Any]:
         """The carried values before the first step."""
-        return [values[i] for i in self.leaves], [plain[i] for i in self.plain]
+        return [leaves[i] for i in self.leaves]
 
-    def put(self, carried: tuple[list[Any], list[Any]], values: Sequence[Any], plain: Sequence[Any]) -> Any:
+    def put(self, carried: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """All leaves of a step, from the carried values and the constant ones."""
-        full_values, full_plain = list(values), list(plain)
-        for position, value in zip(self.leaves, carried[0], strict=True):
-            full_values[position] = value
-        for position, value in zip(self.plain, carried[1], strict=True):
-            full_plain[position] = value
-        return full_values, full_plain
+        full = list(leaves)
+        for position, value in zip(self.leaves, carried, strict=True):
+            full[position] = value
+        return full
 
-    def next_values(self, outcome: Outcome, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The carried values after a step, from its outcome and the values before it."""
-        output = jax.tree_util.tree_leaves(outcome.output)
-        return values_at(self.places, outcome, values), [output[i] for i in self.results]
+    def next_values(self, outcome: Outcome, leaves: Sequence[Any]) -> list[Any]:
+        """The carried values after a step, from its outcome and the leaves before it."""
+        return values_at(self.structure, self.places, outcome, leaves)
 
-    def conclude(
-        self, outcome: Outcome, last: Any, places: Mapping[int, Any] = EMPTY, results: Mapping[int, Any] = EMPTY
-    ) -> Outcome:
-        """The outcome of a loop."""
-        by_place = dict(zip(self.places, last[0], strict=True)) | dict(places)
-        plain = dict(zip(self.results, last[1], strict=True)) | dict(results)
-        return concluded(outcome, by_place, [plain[position] for position in sorted(plain)])
-
-
-def values_at(places: Sequence[int], outcome: Outcome, values: Sequence[Any]) -> list[Any]:
-    """The values of an outcome at some places."""
-    new = new_values(outcome.plan)
-    change = outcome.plan.change
-    sources = range(len(values)) if change is None else change.kept
-    return [outcome.new[new[place]] if place in new else values[sources[place]] for place in places]
+    def conclude(self, outcome: Outcome, last: Sequence[Any], others: Mapping[int, Any] = EMPTY) -> Outcome:
+        """The outcome of a loop, from the carried values after it and the others, by place."""
+        return concluded(self.structure, outcome, {**dict(zip(self.places, last, strict=True)), **others})
 
 
 def trace_until_stable(
     traced: TracedFunction,
-    values: Sequence[Any],
-    plain: Sequence[Any],
+    leaves: Sequence[Any],
     analyse: Callable[[Outcome], CarrySlots],
     context: ErrorContext,
-) -> tuple[Outcome, CarrySlots, tuple[list[Any], list[Any]]]:
+) -> tuple[Outcome, CarrySlots, list[Any]]:
     """Traces a function until a step keeps the types of its carry; returns leaves of these types.
 
     As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again.
     """
-    given = list(values), list(plain)
+    given = list(leaves)
     while True:
-        outcome = traced.look(*given)
+        outcome = traced.look(given)
         step = analyse(outcome)
-        after = step.next_values(outcome, given[0])
         is_stable = True
-        for leaves, positions, results, name in (
-            (given[0], step.leaves, after[0], context.of_leaf),
-            (given[1], step.plain, after[1], context.of_plain),
-        ):
-            for position, result in zip(positions, results, strict=True):
-                if types_of(leaves[position]) != types_of(result):
-                    leaves[position] = _promoted(leaves[position], result, name(position), context)
-                    is_stable = False
+        for position, result in zip(step.leaves, step.next_values(outcome, given), strict=True):
+            if types_of(given[position]) != types_of(result):
+                given[position] = _promoted(given[position], result, context.of_leaf(position), context)
+                is_stable = False
         if is_stable:
             return outcome, step, given
 
@@ -236,10 +210,11 @@ def step_of(
             places[leaf] = place
         else:
             raise _cannot_set(outcome, place, new[place], context)
-    plain = [(a, b) for a, b in pairs if not is_root[a]]
-    of_arguments = tuple(a - sum(is_root[:a]) for a, _ in plain)
-    of_output = tuple(b - sum(is_root_returned[:b]) for _, b in plain)
-    return CarrySlots(tuple(places), tuple(places.values()), of_arguments, of_output), stacked
+    ends = number_of_places(context.structure, outcome.plan)
+    for a, b in pairs:
+        if not is_root[a]:
+            places[context.structure.num_leaves + a - sum(is_root[:a])] = ends + b - sum(is_root_returned[:b])
+    return CarrySlots(context.structure, tuple(places), tuple(places.values())), stacked
 
 
 def has_step_axis(axis: Any) -> bool:
@@ -255,7 +230,7 @@ def _origins(
         return {}
     found = leaf_origins(context.structure, change)
     count = context.structure.graphdef.num_leaves
-    labels_of_leaves = [Carry] * count if labels is None else labels.values
+    labels_of_leaves = [Carry] * count if labels is None else labels.leaves[:count]
     carried = {i for i, label in enumerate(labels_of_leaves) if not has_step_axis(label)}
     kept = {i for i in carried if labels_of_leaves[i] is Carry}
     for leaf in kept.difference(found.values(), replaced):

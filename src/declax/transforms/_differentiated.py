@@ -180,7 +180,7 @@ class ArgumentLeaves:
         self._args = args
         self._function = function
         self._by_identity: dict[Any, int] = {}
-        self.leaves: list[Any] = [*call.values, *call.plain]
+        self.leaves: list[Any] = call.leaves
 
     def target(self, number: int, chosen: Filter = ...) -> DifferentiatedTree:
         """An argument, with its plain leaves and those of its models that a filter selects."""
@@ -253,9 +253,8 @@ def _number_of_passed(structure: Structure) -> int:
 
 def arguments_of(structure: Structure, found: Mapping[int, Any]) -> tuple[Any, ...]:
     """The positional arguments of a call with derivatives in place of their leaves: objects of the same classes."""
-    count = 0 if structure.graphdef is None else structure.graphdef.num_leaves
-    leaves = [found.get(i) for i in range(count + structure.is_root.count(False))]
-    args: tuple[Any, ...] = Rebuilt.of(structure, leaves).args
+    leaves = [found.get(i) for i in range(structure.num_leaves + structure.is_root.count(False))]
+    args: tuple[Any, ...] = Rebuilt(structure, leaves).args
     return args
 
 
@@ -299,13 +298,13 @@ def argument_name(function: Callable[..., Any], number: int) -> str:
 
 def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives], tuple[Outcome, list[Any]]]:
     """A function of some leaves of a call, by position, to its outcome and the leaves of its result."""
-    function, split = lifted(closure, call.structure, mode), len(call.values)
+    function = lifted(closure, call.structure, mode)
 
     def run(some: Derivatives) -> tuple[Outcome, list[Any]]:
-        leaves = [*call.values, *call.plain]
+        leaves = call.leaves
         for position, leaf in some.items():
             leaves[position] = leaf
-        outcome = function(leaves[:split], leaves[split:])
+        outcome = function(*leaves)
         return outcome, result_leaves(outcome, leaves)
 
     return run

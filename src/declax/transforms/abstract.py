@@ -64,9 +64,9 @@ def eval_shape(
     mode = Mode.of(graph, graph_updates)._replace(updates=True)  # of copies of the arguments
     call = Call(args, kwargs, mode, closure.find())
     shapes = _Shapes()
-    values, plain = shapes.of(call.values), shapes.of(call.plain)
-    outcome = _trace(lifted(closure, call.structure, mode), values, plain)
-    result: R = Rebuilt(call.structure, values, plain).apply(outcome)  # on copies of the arguments
+    leaves = shapes.of(call.leaves)
+    outcome = _trace(lifted(closure, call.structure, mode), *leaves)
+    result: R = Rebuilt(call.structure, leaves).apply(outcome)  # on copies of the arguments
     return result if context_mesh() is None else as_abstract(result)
 
 
@@ -133,9 +133,9 @@ def make_jaxpr(
             body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
             make: Any = jax.make_jaxpr(body, **options)
             if not return_shape:
-                return make(call.values, call.plain)
-            jaxpr, outcome = make(call.values, call.plain)
-            return jaxpr, Rebuilt(call.structure, call.values, call.plain).apply(outcome)
+                return make(*call.leaves)
+            jaxpr, outcome = make(*call.leaves)
+            return jaxpr, Rebuilt(call.structure, call.leaves).apply(outcome)
 
         return look_like(traced, f)
 

@@ -146,7 +146,7 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
             call = Call(args, kwargs, mode, closure.find())
             labels = axes.labels(call, closure.function)
             if call.binding is not None:
-                _note(found, call.binding.variables, labels.values)
+                _note(found, call.binding.variables, labels.leaves)
 
         note_arguments(mode)
         for variable, axis in _mapped(found):
@@ -172,7 +172,7 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
 
 
 def _note(found: _Found, variables: Iterable[Variable[Any] | None], labels: Iterable[Any]) -> None:
-    for variable, label in zip(variables, labels, strict=True):
+    for variable, label in zip(variables, labels, strict=False):  # labels of plain leaves may follow
         if variable is not None:
             found.setdefault(id(variable), (variable, label))
 

@@ -13,20 +13,30 @@ from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
-from declax.transforms._carry import ErrorContext, values_at
+from declax.transforms._carry import ErrorContext
 from declax.transforms._engine.captures import combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.structure import Mode, first_differing, is_root, joined, named, paths_of_objects
+from declax.transforms._engine.structure import (
+    Mode,
+    Structure,
+    first_differing,
+    is_root,
+    joined,
+    named,
+    paths_of_objects,
+)
 from declax.transforms._engine.tracing import (
     TracedFunction,
     check_scalar,
     checked_function,
     concluded,
     differing_leaf,
+    number_of_places,
     output_tree,
     text_of_tree,
     text_of_value,
     types_of,
+    values_at,
 )
 
 R = TypeVar("R")
@@ -141,28 +151,27 @@ def _run(
             TracedFunction(named(lifted(closure, structure, mode, adapt=select_function(i)), function, structure))
             for i, function in enumerate(functions.values())
         ]
-        outcomes = [function.look(call.values, call.plain) for function in traced]
+        outcomes = [function.look(call.leaves) for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
             unchanged = _unchanged(operands, () if call.captures is None else call.captures.values)
             outcomes = [_with_change(outcome, unchanged) for outcome in outcomes]
         context = ErrorContext(transform, next(iter(functions)), structure, "operand {}".format)
         by_name = dict(zip(functions, outcomes, strict=True))
         _check_structures(by_name, context)
-        places = _places(outcomes)
-        _check_types(by_name, places, call.values, context)
+        places = _places(structure, outcomes)
+        _check_types(by_name, places, call.leaves, context)
 
         def branch(function: TracedFunction, plan: Plan) -> Callable[[], Any]:
             def run_branch() -> Any:
-                outcome = function(call.values, call.plain)
-                known = Outcome(plan, outcome.new, outcome.output)
-                return values_at(places, known, call.values), jax.tree_util.tree_leaves(outcome.output)
+                outcome = function(call.leaves)
+                return values_at(structure, places, Outcome(plan, outcome.new, outcome.output), call.leaves)
 
             return run_branch
 
-        new, output = select([branch(function, o.plan) for function, o in zip(traced, outcomes, strict=True)])
+        found = select([branch(function, o.plan) for function, o in zip(traced, outcomes, strict=True)])
         if any(function.calls_back for function in traced):
-            wait((new, output))
-        return concluded(outcomes[0], dict(zip(places, new, strict=True)), output)
+            wait(found)
+        return concluded(structure, outcomes[0], dict(zip(places, found, strict=True)))
 
     return run(lambda: Call(operands, {}, mode, closure.find()).check_arrays(), choose)
 
@@ -187,12 +196,15 @@ def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
     return Outcome(made, outcome.new, leaves)
 
 
-def _places(outcomes: Sequence[Outcome]) -> list[int]:
-    """The places that two branches give different values."""
+def _places(structure: Structure, outcomes: Sequence[Outcome]) -> list[int]:
+    """The places that two branches give different values, and those of the output."""
+    count = number_of_places(structure, outcomes[0].plan)
+    output = range(count, count + len(jax.tree_util.tree_leaves(outcomes[0].output)))
     if outcomes[0].plan.change is None:
-        return sorted({place for outcome in outcomes for place in outcome.plan.changed})
+        return [*sorted({place for outcome in outcomes for place in outcome.plan.changed}), *output]
     kept = [outcome.plan.change.kept for outcome in outcomes if outcome.plan.change is not None]
-    return [place for place, sources in enumerate(zip(*kept, strict=True)) if sources[0] < 0 or len(set(sources)) > 1]
+    differing = [i for i, sources in enumerate(zip(*kept, strict=True)) if sources[0] < 0 or len(set(sources)) > 1]
+    return [*differing, *output]
 
 
 def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) -> None:
@@ -218,13 +230,14 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
 
 
 def _check_types(
-    outcomes: Mapping[str, Outcome], places: Sequence[int], values: Sequence[Any], context: ErrorContext
+    outcomes: Mapping[str, Outcome], places: Sequence[int], leaves: Sequence[Any], context: ErrorContext
 ) -> None:
     """Checks that all branches return and set values of the same shapes and dtypes."""
-    tables = [_values_of(outcome, places, values, context) for outcome in outcomes.values()]
+    tables = [values_at(context.structure, places, outcome, leaves) for outcome in outcomes.values()]
     for name, table in zip(outcomes, tables, strict=True):
-        for (where, first), (_, value) in zip(tables[0], table, strict=True):
+        for place, first, value in zip(places, tables[0], table, strict=True):
             if types_of(first) != types_of(value):
+                where = _name_of_place(outcomes[name], place, context)
                 fix = "convert it in one branch: value.astype(...), jnp.asarray(value, dtype)"
                 raise _differs(where, name, context, fix, text_of_value(first), text_of_value(value))
 
@@ -248,14 +261,9 @@ def _name_of(path: Sequence[Any], context: ErrorContext) -> str:
     return f"{context.transform}, the output"
 
 
-def _values_of(
-    outcome: Outcome, places: Sequence[int], values: Sequence[Any], context: ErrorContext
-) -> list[tuple[str, Any]]:
-    """The values that a branch sets and returns, with their names."""
-    change, found = outcome.plan.change, []
-    for place, value in zip(places, values_at(places, outcome, values), strict=True):
-        where = context.of_leaf(place) if change is None else _name_of(change.graphdef.definition.paths[place], context)
-        found.append((where, value))
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(outcome.output)[0]:
-        found.append((joined(f"{context.transform}, the output", list(map(plain_key, keys))), leaf))
-    return found
+def _name_of_place(outcome: Outcome, place: int, context: ErrorContext) -> str:
+    change, count = outcome.plan.change, number_of_places(context.structure, outcome.plan)
+    if place >= count:
+        path = [plain_key(key) for key in jax.tree_util.tree_flatten_with_path(outcome.output)[0][place - count][0]]
+        return joined(f"{context.transform}, the output", path)
+    return context.of_leaf(place) if change is None else _name_of(change.graphdef.definition.paths[place], context)

@@ -55,7 +55,7 @@ def checkify(
     def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[of_jax.Error, R]:
         def check(call: Call) -> tuple[Outcome, of_jax.Error]:
             function = of_jax.checkify(lifted(closure, call.structure, mode), errors)
-            error, outcome = function(call.values, call.plain)
+            error, outcome = function(*call.leaves)
             return outcome, error
 
         result, error = run_with(lambda: Call(args, kwargs, mode, closure.find()), check)

@@ -57,7 +57,6 @@ from declax.transforms._engine.structure import (
     deleted_leaves,
     explain,
     is_leaf,
-    look_flat,
     name_of,
     named,
     unless_deleted,
@@ -251,7 +250,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             output = commit(call.binding, call.values, outcome.parts())
             if output is not CONFLICT:
                 if outcome.plan.returns_refs:
-                    output = with_refs(output, (*call.values, *call.plain))
+                    output = with_refs(output, call.leaves)
                 program.place(call, outcome.plan)
                 break
         return cast("R", output)
@@ -274,7 +273,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         donated = () if donation is None else donation.of_graph
         function = lifted(self._closure, structure, self._mode, labels, self._adapt(call), donated)
         function = named(function, user, structure)
-        return Program(function, structure, len(call.values), donation, self._options, placed, self._traces)
+        return Program(function, structure, donation, self._options, placed, self._traces)
 
     @property
     def num_traces(self) -> int:
@@ -510,7 +509,6 @@ class Program:
         self,
         function: Callable[..., Outcome],
         structure: Structure,
-        count: int,
         donation: Donation | None,
         options: dict[str, Any],
         placed: tuple[Labels, OutputGroups] | None,
@@ -525,16 +523,14 @@ class Program:
         if placed is not None:
             labels, groups = placed
             run = in_groups(function, groups, functools.partial(check_results, structure))
-            shardings = {"in_shardings": (*labels.values, *labels.plain), "out_shardings": (None, groups.known)}
-            self._options = {**options, **shardings}
-            self._labels = (*labels.values, *labels.plain)
+            self._labels = tuple(labels.leaves)
+            self._options = {**options, "in_shardings": self._labels, "out_shardings": (None, groups.known)}
 
         def flat(*leaves: Any) -> Any:
             traces.note(Trace.of(structure, leaves))
-            return run(leaves[:count], leaves[count:])
+            return run(*leaves)
 
-        look_flat(flat, function)
-        self._flat = flat
+        self._flat = functools.update_wrapper(flat, function)
         self._compile()
 
     def _compile(self) -> None:
@@ -552,7 +548,7 @@ class Program:
 
     def run(self, call: Call) -> Outcome:
         """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
-        leaves = (*call.values, *call.plain)
+        leaves = call.leaves
         try:
             result = self._apply(call, lambda: self._run(*leaves))
             outcome = self.outcome(result)
@@ -565,7 +561,7 @@ class Program:
     def place(self, call: Call, plan: Plan) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
         if self._is_packed and len(plan.changed) < len(call.values):
-            place(call, shardings_of(call, self._labels[: len(call.values)], context_mesh()))
+            place(call, shardings_of(call, self._labels, context_mesh()))
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""
@@ -586,7 +582,7 @@ class Program:
             raise
 
     def _trace(self, call: Call) -> tuple[Any, Plan]:
-        traced = self._jitted.trace(*call.values, *call.plain)
+        traced = self._jitted.trace(*call.leaves)
         return traced, self.outcome(traced.out_info).plan
 
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
@@ -612,7 +608,7 @@ class Program:
 
 
 def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
-    return lambda values, plain: function(values, plain).parts()
+    return lambda *leaves: function(*leaves).parts()
 
 
 def _is_jit_disabled() -> bool:

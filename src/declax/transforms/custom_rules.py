@@ -295,8 +295,7 @@ class _CustomCall:
 
     def _drop_captured_values(self) -> None:
         """Replaces the captured models by ones without values, so that later traces do not hold them."""
-        count = 0 if self.structure.graphdef is None else self.structure.graphdef.num_leaves
-        rebuilt = Rebuilt.of(self.structure, [None] * (count + len(self.structure.is_root)))
+        rebuilt = Rebuilt(self.structure, [None] * (self.structure.num_leaves + len(self.structure.is_root)))
         hollow = RebuiltClosure(self.captures, rebuilt.captured)
         for names in hollow.names:
             names.base = base_of(names.base)  # those between are of a trace around this call, and hold its models
@@ -306,7 +305,7 @@ class _CustomCall:
 
     def primal(self, leaves: Sequence[Any]) -> Outcome:
         """The function."""
-        rebuilt = Rebuilt.of(self.structure, leaves)
+        rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
@@ -321,7 +320,7 @@ class _CustomCall:
         bare = _without_marks(marked)
         self.shapes = list(map(shape_of, bare))
         leaves = marked if self.options.is_symbolic else bare
-        rebuilt = Rebuilt.of(self.structure, leaves)
+        rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
                 pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
@@ -340,12 +339,12 @@ class _CustomCall:
             copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
             of_bwd = tuple(copies[id(root)] for root in self._captures_of_bwd().values)
             kept = Call((pair[1], of_bwd, self._held(leaves)), {})
-        residuals = _Residuals(kept.structure, [*kept.values, *kept.plain])
+        residuals = _Residuals(kept.structure, kept.leaves)
         return _without_marks(outcome), _without_marks(residuals)
 
     def _held(self, leaves: Sequence[Any]) -> list[Any]:
         """The arguments of nondiff_argnums that have leaves, as they were at the call."""
-        args = Rebuilt.of(self.structure, leaves).args
+        args = Rebuilt(self.structure, leaves).args
         return [arg for arg, argument in zip(args, self.arguments, strict=True) if argument.differentiated is None]
 
     def _with_fixed(self, args: Sequence[Any], fixed: Mapping[int, Any] | None = None) -> list[Any]:
@@ -391,7 +390,7 @@ class _CustomCall:
 
     def backward(self, residuals: _Residuals, cotangent: Outcome) -> tuple[list[Any]]:
         """The cotangents of the arguments as JAX expects them: one for each leaf, None for zeros."""
-        kept, captured, held = Rebuilt.of(residuals.structure, residuals.leaves).args
+        kept, captured, held = Rebuilt(residuals.structure, residuals.leaves).args
         before = bind_many(captured).read() if captured else []
         if not self.options.is_symbolic:
             cotangent = jax.tree_util.tree_map(_as_array, cotangent)
@@ -448,14 +447,12 @@ class _CustomCall:
 
         With changes of structure, they are States, with zeros for the others; without, arguments with None for these.
         """
-        graphdef = self.structure.graphdef
         written = written_leaves(self.structure, cotangent.plan)
         updates: Derivatives = {leaf: cotangent.new[position] for leaf, position in written.items()}
         if not self.options.mode.updates:
             masked = recursive_map(_without_empty, arguments_of(self.structure, updates), graph=True)
             return tuple(self._with_fixed(masked, dict.fromkeys(dict(self.fixed))))
-        count = 0 if graphdef is None else graphdef.num_leaves
-        every = {i: updates[i] if i in updates else zeros_for(self.shapes[i]) for i in range(count)}
+        every = {i: updates[i] if i in updates else zeros_for(self.shapes[i]) for i in range(self.structure.num_leaves)}
         return tuple(argument.whole.unflatten(every) for argument in self.arguments)
 
 

@@ -68,17 +68,17 @@ def while_loop(
         body = TracedFunction(named(lifted_body, body_fun, structure))
         context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)
         outcome, step, given = _trace_body(call, body, 0, context)
-        _check_condition(condition.look(*given), context)
+        _check_condition(condition.look(given), context)
         _check_refs(call, condition, body)
 
         def holds(carried: Any) -> Any:
-            return condition(*step.put(carried, *given)).output
+            return condition(step.put(carried, given)).output
 
         def advance(carried: Any) -> Any:
-            full = step.put(carried, *given)
-            return step.next_values(body(*full), full[0])
+            full = step.put(carried, given)
+            return step.next_values(body(full), full)
 
-        last = jax.lax.while_loop(holds, advance, step.first(*given))
+        last = jax.lax.while_loop(holds, advance, step.first(given))
         if condition.calls_back or body.calls_back:
             wait(last)
         return step.conclude(outcome, last)
@@ -135,13 +135,14 @@ def fori_loop(
         body = TracedFunction(named(lifted(closure, call.structure, mode), body_fun, call.structure))
         names = ("i", "init_val")
         context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: names[number], mode)
-        outcome, step, (values, plain) = _trace_body(call, body, 1, context)
+        outcome, step, given = _trace_body(call, body, 1, context)
 
         def advance(number: Any, carried: Any) -> Any:
-            full = step.put(carried, values, [number, *plain[1:]])
-            return step.next_values(body(*full), full[0])
+            full = step.put(carried, given)
+            full[call.structure.num_leaves] = number
+            return step.next_values(body(full), full)
 
-        last = jax.lax.fori_loop(lower, upper, advance, step.first(values, plain), unroll=unroll)
+        last = jax.lax.fori_loop(lower, upper, advance, step.first(given), unroll=unroll)
         if body.calls_back:
             wait(last)
         return step.conclude(outcome, last)
@@ -171,7 +172,7 @@ def _number_like(lower: Any, upper: Any) -> Any:
 
 def _trace_body(
     call: Call, body: TracedFunction, argument: int, context: ErrorContext
-) -> tuple[Outcome, CarrySlots, tuple[list[Any], list[Any]]]:
+) -> tuple[Outcome, CarrySlots, list[Any]]:
     """As `trace_until_stable`, for a loop that carries one of its arguments."""
     parts = call.structure.tree.children()[0].children()
     start = sum(part.num_leaves for part in parts[:argument])
@@ -183,7 +184,7 @@ def _trace_body(
         pairs = list(given.pairs(Subtree(tree, range(tree.num_leaves), is_root, "the output"), context))
         return step_of(outcome, pairs, is_root, context)[0]
 
-    return trace_until_stable(body, call.values, call.plain, analyse, context)
+    return trace_until_stable(body, call.leaves, analyse, context)
 
 
 def _check_condition(outcome: Outcome, context: ErrorContext) -> None:

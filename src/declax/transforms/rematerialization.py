@@ -105,7 +105,7 @@ class Rematerialized(Wrapped[P, R]):
 
         def body(call: Call) -> Outcome:
             # A separate function for each structure, by which JAX identifies its traces.
-            return program_for(self._functions, call.structure, lambda: self._make(call))(call.values, call.plain)
+            return program_for(self._functions, call.structure, lambda: self._make(call))(*call.leaves)
 
         result: R = run(lambda: self._bind_arguments(args, kwargs), body)
         return result

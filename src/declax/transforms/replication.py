@@ -115,7 +115,7 @@ def _over_devices(
     def map_over(call: Call) -> Outcome:
         skipped = {*static.numbers, *call.structure.static_numbers}
         labels = axes.labels(call, closure.function, skipped=skipped)
-        check_refs(call, "pmap", [label is not None for label in (*labels.values, *labels.plain)])
+        check_refs(call, "pmap", [label is not None for label in labels.leaves])
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
             return name_axes(static.give(function, call.structure.statics), axes, metadata)
@@ -129,8 +129,8 @@ def _over_devices(
         if None in outcome.plan.labels:  # a trace under `jax.vmap` tells what differs between instances
             look = functools.partial(check_shared, call, labels, warned, transform="pmap")
             checked = in_groups(body, groups, look)
-            vmapped = jax.vmap(checked, in_axes=(labels.values, labels.plain), out_axes=out, **options)
-            jax.eval_shape(vmapped, call.values, call.plain)
+            vmapped = jax.vmap(checked, in_axes=tuple(labels.leaves), out_axes=out, **options)
+            jax.eval_shape(vmapped, *call.leaves)
         return outcome
 
     def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -144,13 +144,12 @@ def _over_devices(
 
 
 def _pmap(function: Callable[..., Grouped], call: Call, labels: Labels, **options: Any) -> Grouped:
-    count = len(labels.values)
     itself = weakref.ref(function)  # since JAX keeps each function that it maps like this, and all it refers to
 
     def flat(*leaves: Any) -> Grouped:
         running = itself()
         assert running is not None  # the caller has it
-        return running(leaves[:count], leaves[count:])
+        return running(*leaves)
 
-    result: Grouped = jax.pmap(flat, in_axes=(*labels.values, *labels.plain), **options)(*call.values, *call.plain)
+    result: Grouped = jax.pmap(flat, in_axes=tuple(labels.leaves), **options)(*call.leaves)
     return result

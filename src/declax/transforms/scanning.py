@@ -31,7 +31,14 @@ from declax.transforms._engine.prefixes import (
     size_along_axes,
 )
 from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
-from declax.transforms._engine.tracing import TracedFunction, checked_function, new_values, output_tree
+from declax.transforms._engine.tracing import (
+    TracedFunction,
+    checked_function,
+    new_values,
+    number_of_places,
+    output_tree,
+    values_at,
+)
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
 
@@ -159,7 +166,7 @@ class Scanned(Wrapped[P, R]):
 
     def _run(self, call: Call) -> Outcome:
         program, traces = self._program_of(call.structure, call.captures), self._traces
-        outcome = program(call.values, call.plain)
+        outcome = program(*call.leaves)
         if self._traces != traces and self._programs.get(call.structure) is program:
             self._seen = self._closed_over(call.captures)  # the function may rebind what it closes over, as a counter
         if self._calls_back:
@@ -188,11 +195,11 @@ class Scanned(Wrapped[P, R]):
         known = list((parameters(closure.function) or {}).values())
         context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known), mode)
 
-        def run(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-            steps = _Steps(axes, closure.function, values, context, mode)
+        def run(*leaves: Any) -> Outcome:
+            steps = _Steps(axes, closure.function, leaves, context, mode)
             step = lifted(closure, structure, mode, steps.labels, adapt)
             traced = TracedFunction(named(step, closure.function, structure))
-            outcome = steps.run(traced, values, plain, **options)
+            outcome = steps.run(traced, leaves, **options)
             self._calls_back |= traced.calls_back
             self._traces += 1
             return outcome
@@ -208,67 +215,52 @@ class _Steps:
         self,
         axes: Prefixes,
         function: Callable[..., Any],
-        values: Sequence[Any],
+        leaves: Sequence[Any],
         context: ErrorContext,
         mode: Mode,
     ) -> None:
         self._axes = axes
         self._context = context
         self._arguments = positioned(function, context.structure.tree)
-        self.labels = axes.labels_of(context.structure, values, self._arguments, default=Carry, of_keywords=0)
+        self.labels = axes.labels_of(context.structure, leaves, self._arguments, default=Carry, of_keywords=0)
         self._streams = _shared_streams(context.structure, self.labels) if mode.updates else []
         self._warned: set[str] = set()
-        self._places: dict[int, int] = {}  # of stacked new values of the graph, with their axes
-        self._results: dict[int, Any] = {}  # of stacked plain leaves of the output, likewise
+        self._stacked: dict[int, Any] = {}  # the axes of the places whose values are stacked
 
-    def run(
-        self, traced: TracedFunction, values: Sequence[Any], plain: Sequence[Any], *, length: int | None, **options: Any
-    ) -> Outcome:
+    def run(self, traced: TracedFunction, leaves: Sequence[Any], *, length: int | None, **options: Any) -> Outcome:
         """Runs all steps."""
-        length = size_along_axes("scan", self._named(values, plain), length, "length")
-        pairs = zip([*values, *plain], [*self.labels.values, *self.labels.plain], strict=True)
+        length = size_along_axes("scan", self._named(leaves), length, "length")
+        pairs = zip(leaves, self.labels.leaves, strict=True)
         xs = [_move_axis(value, axis, 0) for value, axis in pairs if has_step_axis(axis)]
         outcome, step, shared = trace_until_stable(
-            traced, *self._with_slices(values, plain, _types_of_steps(xs)), self._analyse, self._context
+            traced, self._with_slices(leaves, _types_of_steps(xs)), self._analyse, self._context
         )
-        places, results = self._places, self._results
+        stacked = self._stacked
 
         def advance(carried: Any, own: Any) -> Any:
-            full, full_plain = step.put(carried, *self._with_slices(*shared, own))
+            full = step.put(carried, self._with_slices(shared, own))
             for leaf in self._streams:
-                full[leaf] = shared[0][leaf]
-            made = traced(full, full_plain)
-            at = new_values(made.plan)
-            output = jax.tree_util.tree_leaves(made.output)
-            return step.next_values(made, full), (
-                [made.new[at[place]] for place in places],
-                [output[i] for i in results],
-            )
+                full[leaf] = shared[leaf]
+            made = traced(full)
+            return step.next_values(made, full), values_at(step.structure, tuple(stacked), made, full)
 
-        last, (ys, results_of_steps) = jax.lax.scan(advance, step.first(*shared), xs, length=length, **options)
-        return step.conclude(outcome, last, _in_place(places, ys), _in_place(results, results_of_steps))
+        last, ys = jax.lax.scan(advance, step.first(shared), xs, length=length, **options)
+        return step.conclude(outcome, last, _in_place(stacked, ys))
 
-    def _with_slices(
-        self, values: Sequence[Any], plain: Sequence[Any], own: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
+    def _with_slices(self, leaves: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """All leaves, with the slices of one step in place of leaves with an axis."""
         each = iter(own)
-        full = [next(each) if has_step_axis(axis) else v for v, axis in zip(values, self.labels.values, strict=True)]
-        return full, [
-            next(each) if has_step_axis(axis) else v for v, axis in zip(plain, self.labels.plain, strict=True)
-        ]
+        pairs = zip(leaves, self.labels.leaves, strict=True)
+        return [next(each) if has_step_axis(axis) else leaf for leaf, axis in pairs]
 
-    def _named(self, values: Sequence[Any], plain: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    def _named(self, leaves: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
         """The name, value and axis of each leaf with an axis."""
-        for leaves, labels, name in (
-            (values, self.labels.values, self._context.of_leaf),
-            (plain, self.labels.plain, self._context.of_plain),
-        ):
-            for position, (value, axis) in enumerate(zip(leaves, labels, strict=True)):
-                if has_step_axis(axis):
-                    if any(map(is_ref, jax.tree_util.tree_leaves(value))):
-                        raise no_ref(name(position), "this is an array ref, which cannot be scanned along an axis")
-                    yield name(position), value, axis
+        for position, (value, axis) in enumerate(zip(leaves, self.labels.leaves, strict=True)):
+            if has_step_axis(axis):
+                name = self._context.of_leaf(position)
+                if any(map(is_ref, jax.tree_util.tree_leaves(value))):
+                    raise no_ref(name, "this is an array ref, which cannot be scanned along an axis")
+                yield name, value, axis
 
     def _analyse(self, outcome: Outcome) -> CarrySlots:
         """Finds the carry, and the stacked results."""
@@ -287,16 +279,16 @@ class _Steps:
         if len(given) != len(returned):
             raise _unequal_carries([part.name for part in given], [part.name for part in returned])
         pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
-        step, self._places = step_of(outcome, pairs, is_root, self._context, self.labels)
+        step, self._stacked = step_of(outcome, pairs, is_root, self._context, self.labels)
         assert outcome.plan.labels is not None  # the function has labels
         if self._streams:
-            structure = self._context.structure
-            warn_of_equal_draws("scan", structure, self.labels, outcome.plan, outcome.new, self._warned)
-        of_output = enumerate(outcome.plan.labels[len(new_values(outcome.plan)) :])
-        self._results = {position: axis for position, axis in of_output if position not in step.results}
-        for axis in self._results.values():
-            if not has_step_axis(axis):
-                raise _no_axis("Carry, in a new model")
+            warn_of_equal_draws("scan", step.structure, self.labels, outcome.plan, outcome.new, self._warned)
+        of_output = outcome.plan.labels[len(new_values(outcome.plan)) :]
+        for place, axis in enumerate(of_output, number_of_places(step.structure, outcome.plan)):
+            if place not in step.places:
+                if not has_step_axis(axis):
+                    raise _no_axis("Carry, in a new model")
+                self._stacked[place] = axis
         return step
 
     def _name(self, path: Sequence[Any]) -> str:
@@ -358,7 +350,7 @@ def _shared_streams(structure: Structure, labels: Labels) -> list[int]:
     """The leaves of streams without an axis, from which each step draws the same numbers."""
     if structure.graphdef is None:
         return []
-    pairs = zip(structure.graphdef.definition.leaf_defs, labels.values, strict=True)
+    pairs = zip(structure.graphdef.definition.leaf_defs, labels.leaves, strict=False)  # those of plain leaves follow
     return [i for i, (d, label) in enumerate(pairs) if label is None and d is not None and issubclass(d[0], RngState)]
 
 

@@ -94,20 +94,19 @@ def shard_map(
             labels = specs.labels(call, closure.function, default=_REPLICATED, of_keywords=None)
             if is_inferred:
                 _check_explicit(found, axis_names)
-                labels.values = [jax.typeof(value).sharding.spec for value in call.values]
-                labels.plain = [jax.typeof(value).sharding.spec for value in call.plain]
-            check_refs(call, "shard_map", [not isinstance(leaf, Tracer) for leaf in (*call.values, *call.plain)])
+                labels.leaves = [jax.typeof(value).sharding.spec for value in call.leaves]
+            check_refs(call, "shard_map", [not isinstance(leaf, Tracer) for leaf in call.leaves])
             sizes = dict(found.shape)
-            check_splits(named_leaves(call), (*labels.values, *labels.plain), found)
+            check_splits(named_leaves(call), labels.leaves, found)
             groups = specs.groups(labels, _REPLICATED, None)
             look = functools.partial(_check_results, call, labels, warned, sizes)
             body = in_groups(lifted(closure, call.structure, mode, labels), groups, look)
-            of_arguments = (_filled(labels.values), _filled(labels.plain))
+            of_arguments = tuple(_filled(labels.leaves))
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
-            outcome = wait(from_groups(function(call.values, call.plain)))
+            outcome = wait(from_groups(function(*call.leaves)))
             concrete = context_mesh() if mesh is None else mesh
-            return outcome, (call, {} if is_inferred else shardings_of(call, of_arguments[0], concrete))
+            return outcome, (call, {} if is_inferred else shardings_of(call, of_arguments, concrete))
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             output, (call, shardings) = run_with(

@@ -48,7 +48,7 @@ class Traced(Stage[R]):
     def out_info(self) -> R:
         """The result of a call, with shapes and dtypes in place of arrays."""
         outcome = self._program.outcome(self._stage.out_info)
-        found: R = Rebuilt(self._call.structure, self._call.values, self._call.plain).apply(outcome)
+        found: R = Rebuilt(self._call.structure, self._call.leaves).apply(outcome)
         return found
 
     def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **private: Any) -> Lowered[R]:
@@ -152,7 +152,7 @@ class Compiled(Stage[R]):
         if call.structure != self._trace.structure:
             raise self._differs(call)
         try:
-            result = self._stage(*call.values, *call.plain)
+            result = self._stage(*call.leaves)
         except (TypeError, ValueError) as error:
             if call.trace().avals != self._trace.avals:
                 raise self._differs(call) from error

@@ -120,16 +120,16 @@ def vmap(
             groups = axes.groups(labels, None)
             look = functools.partial(check_shared, call, labels, warned)
             body = in_groups(lifted(closure, call.structure, mode, labels, adapt), groups, look)
-            function = jax.vmap(body, in_axes=(labels.values, labels.plain), out_axes=(None, groups.known), **options)
+            function = jax.vmap(body, in_axes=tuple(labels.leaves), out_axes=(None, groups.known), **options)
             try:
-                result = function(call.values, call.plain)
+                result = function(*call.leaves)
             except ValueError:  # which JAX raises for axes and sizes too
-                pairs = zip(named_leaves(call), (*labels.values, *labels.plain), strict=True)
+                pairs = zip(named_leaves(call), labels.leaves, strict=True)
                 named = ((name, value, axis) for (name, value), axis in pairs if axis is not None)
                 size_along_axes("vmap", named, axis_size, "axis_size")
                 raise
             except jax.errors.ConcretizationTypeError as error:
-                note_tracers(error, "dx.vmap", closure.function, call.structure, (*labels.values, *labels.plain))
+                note_tracers(error, "dx.vmap", closure.function, call.structure, labels.leaves)
                 raise
             outcome = from_groups(result)
             return place_new(call.structure, outcome) if transform_metadata else outcome
@@ -209,7 +209,7 @@ def warn_of_equal_draws(
         if _has_axis(label) or leaf_def is None or not issubclass(leaf_def[0], RngCount):
             continue
         key = None if graphdef is None else graphdef.definition.position((*path[:-1], "key"))
-        if (key is not None and _has_axis(labels.values[key])) or any(value is before for before in given):
+        if (key is not None and _has_axis(labels.leaves[key])) or any(value is before for before in given):
             continue
         where = name_path(structure, path)
         if where in warned or is_broadcast_allowed(path[1:], new_variable(leaf_def[0], None, leaf_def[1], None)):

@@ -153,9 +153,14 @@ class Call:
                 )
         return self
 
+    @property
+    def leaves(self) -> list[Any]:
+        """All leaves: those of the graph, then the plain ones."""
+        return [*self.values, *self.plain]
+
     def trace(self) -> Trace:
         """The structure, and the shapes and dtypes of all leaves."""
-        return Trace.of(self.structure, (*self.values, *self.plain))
+        return Trace.of(self.structure, self.leaves)
 
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""
@@ -179,39 +184,34 @@ _PAIR: Final = walk(((), ())).tokens[0]
 
 
 class Rebuilt:
-    """The arguments inside of a transform, and what takes the place of captures, made anew from leaves."""
+    """The arguments inside of a transform, and what takes the place of captures, made anew from all leaves."""
 
-    __slots__ = ("_objects", "_plain", "_roots", "_structure", "_values", "args", "captured", "kwargs")
+    __slots__ = ("_leaves", "_objects", "_roots", "_structure", "_values", "args", "captured", "kwargs")
 
-    def __init__(self, structure: Structure, values: Sequence[Any], plain: Sequence[Any]) -> None:
+    def __init__(self, structure: Structure, leaves: Sequence[Any]) -> None:
+        count = structure.num_leaves
         self._structure = structure
-        self._values = values
-        self._plain = plain
+        self._leaves = leaves
+        self._values = leaves[:count]
         self._roots: tuple[Any, ...] = ()
         self._objects: list[Any] = []
         if structure.graphdef is not None:
             blueprint = blueprint_of(structure.graphdef)
-            slots = build_slots(structure.graphdef, values)
+            slots = build_slots(structure.graphdef, self._values)
             self._roots = slots[blueprint.root]
             self._objects = [slots[i] for i in blueprint.indexed]
-        roots, rest = iter(self._roots), iter(plain)
-        leaves = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
-        self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, leaves)
-
-    @staticmethod
-    def of(structure: Structure, leaves: Sequence[Any]) -> Rebuilt:
-        """From all leaves: those of the graph, then the plain ones."""
-        split = 0 if structure.graphdef is None else structure.graphdef.num_leaves
-        return Rebuilt(structure, leaves[:split], leaves[split:])
+        roots, rest = iter(self._roots), iter(leaves[count:])
+        parts = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
+        self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, parts)
 
     def apply(self, outcome: Outcome) -> Any:
         """The result of a function, with its outcome applied to these objects instead of the caller's."""
         output = apply(outcome, self._objects, self._values)
-        return with_refs(output, (*self._values, *self._plain)) if outcome.plan.returns_refs else output
+        return with_refs(output, self._leaves) if outcome.plan.returns_refs else output
 
     def conclude(self, output: Any, mode: Mode, labels: Labels | None = None, donated: Collection[int] = ()) -> Outcome:
         """The results and changes of the user's function; what is donated, or moves to another label, counts as new."""
-        refs = {id(leaf): i for i, leaf in enumerate((*self._values, *self._plain)) if is_ref(leaf)}
+        refs = {id(leaf): i for i, leaf in enumerate(self._leaves) if is_ref(leaf)}
         leaves = jax.tree_util.tree_leaves(output, is_leaf=is_root) if refs else ()
         if refs.keys().isdisjoint(map(id, leaves)):
             return self._conclude(output, mode, labels, donated)
@@ -251,16 +251,14 @@ class Rebuilt:
                     return Outcome(_unchanged(labels, tree), (), output)
                 found_labels = None
                 if labels is not None:
-                    found_labels = [labels.values[i] for i in changed] + labels.of_results(tree)
+                    found_labels = [labels.leaves[i] for i in changed] + labels.of_results(tree)
                 plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
         return self._conclude_structural(found, leaves, tree, labels, tuple(pattern), donated)
 
     def _is_new_ref(self, leaf: Any) -> bool:
         """Whether a value is a ref that the function has made, which JAX cannot return."""
-        if not (is_ref(leaf) and _jax.is_of_current_trace(leaf)):
-            return False
-        return all(leaf is not given for given in (*self._values, *self._plain))
+        return is_ref(leaf) and _jax.is_of_current_trace(leaf) and all(leaf is not given for given in self._leaves)
 
     def _conclude_structural(
         self,
@@ -484,14 +482,14 @@ def lifted(
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     donated: Collection[int] = (),
 ) -> Callable[..., Outcome]:
-    """A function of the values and plain leaves of a call that rebuilds objects and calls the user's.
+    """A function of the leaves of a call that rebuilds objects and calls the user's.
 
     Labels are those of the call's leaves, where the results are to have some; `adapt` makes a function of these
     arguments of the user's. Of the graph's leaves, the donated ones count as set.
     """
 
-    def call_on_leaves(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-        rebuilt = Rebuilt(structure, values, plain)
+    def call_on_leaves(*leaves: Any) -> Outcome:
+        rebuilt = Rebuilt(structure, leaves)
         if structure.key is None or not structure.key.names:
             return call_user(closure.function, rebuilt)
         with RebuiltClosure(closure.captures_of(structure.key), rebuilt.captured) as rebuilt_closure:
@@ -542,7 +540,7 @@ def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
         output = commit(call.binding, call.values, outcome.parts())
         if output is not CONFLICT:
             if outcome.plan.returns_refs:
-                output = with_refs(output, (*call.values, *call.plain))
+                output = with_refs(output, call.leaves)
             break
     return output
 

@@ -144,7 +144,7 @@ def shardings_of(call: Call, labels: Sequence[Any], mesh: object) -> dict[int, S
     captured = call.structure.tree.children()[2].num_leaves
     passed = len(call.structure.is_root) - captured
     found: dict[int, Sharding] = {}
-    for position, (label, root) in enumerate(zip(labels, call.leaf_roots(), strict=True)):
+    for position, (label, root) in enumerate(zip(labels, call.leaf_roots(), strict=False)):  # plain leaves follow
         if root < passed and isinstance(label, Sharding):
             found[position] = label
         elif root < passed and isinstance(label, PartitionSpec) and isinstance(mesh, Mesh) and not mesh.empty:

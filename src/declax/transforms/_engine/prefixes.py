@@ -215,7 +215,7 @@ class Prefixes:
             *labels_in(self.of_arguments, self._kind.is_label),
             *labels_in(self.of_results, self._kind.is_label),
         ]
-        return OutputGroups((*more, *labels.values, *labels.plain, *written))
+        return OutputGroups((*more, *labels.leaves, *written))
 
 
 class Positioned(NamedTuple):
@@ -387,9 +387,9 @@ CAPTURED = _Captured()
 
 
 class Labels:
-    """The labels of one call: of the leaves of its graph, and of its plain leaves; and the specs of its roots."""
+    """The labels of the leaves of one call, and the specs of its roots."""
 
-    __slots__ = ("_default", "_names", "_results", "_structure", "of_roots", "plain", "values")
+    __slots__ = ("_default", "_names", "_results", "_structure", "leaves", "of_roots")
 
     def __init__(
         self,
@@ -408,13 +408,17 @@ class Labels:
         self._names = names
         self._default = default
         self.of_roots: list[Any] = [spec for spec, is_one in pairs if is_one]
-        self.plain: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
-        _check_plain(self.plain, functools.partial(name_plain, structure), names[0])
-        self.values: list[Any] = []
+        self.leaves: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
+        _check_plain(self.leaves, functools.partial(name_plain, structure), names[0])
         if structure.graphdef is not None:
-            self.values = self._of_graph(
+            self.leaves[:0] = self._of_graph(
                 structure.graphdef, values, (0,), (self.of_roots,), (functools.partial(name_roots, structure),)
             )
+
+    @property
+    def plain(self) -> list[Any]:
+        """The labels of the leaves in no model."""
+        return self.leaves[self._structure.num_leaves :]
 
     def _of_graph(
         self,
@@ -455,7 +459,7 @@ class Labels:
     def keep(self, kept: Sequence[int], labels: Sequence[Any]) -> tuple[int, ...]:
         """Which leaves of a changed graph still have a value that went in, at its label."""
         pairs = zip(kept, labels, strict=True)
-        return tuple(i if i >= 0 and is_same_label(self.values[i], label) else -1 for i, label in pairs)
+        return tuple(i if i >= 0 and is_same_label(self.leaves[i], label) else -1 for i, label in pairs)
 
     def of_change(
         self, change: StructureChange, values: Sequence[Any], is_one: Sequence[bool], tree: Any
@@ -472,7 +476,7 @@ class Labels:
             before = leaves_of_objects(self._structure.graphdef)
             after = leaves_of_objects(change.graphdef)
             pairs = ((leaf, change.origins[index]) for index, leaf in after.items())
-            fixed = {leaf: self.values[before[origin]] for leaf, origin in pairs if origin >= 0}
+            fixed = {leaf: self.leaves[before[origin]] for leaf, origin in pairs if origin >= 0}
         groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
         labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
         return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
@@ -617,16 +621,16 @@ def in_groups(
 ) -> Callable[..., Grouped]:
     """A function whose results come in groups."""
 
-    def grouped(values: Sequence[Any], plain: Sequence[Any]) -> Grouped:
-        outcome = function(values, plain)
+    def grouped(*leaves: Any) -> Grouped:
+        outcome = function(*leaves)
         output, tree = jax.tree_util.tree_flatten(outcome.output)
-        leaves = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
+        results = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
         assert outcome.plan.labels is not None  # the function has labels
         if check is not None:
-            check(outcome.plan, leaves)
+            check(outcome.plan, results)
         order = tuple(groups.number[type(label), label] for label in outcome.plan.labels)
         by_group: list[list[Any]] = [[] for _ in groups.known]
-        for leaf, number in zip(leaves, order, strict=True):
+        for leaf, number in zip(results, order, strict=True):
             by_group[number].append(leaf)
         return _StaticHalf(outcome.plan, tree, order), by_group
 

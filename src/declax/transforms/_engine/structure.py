@@ -255,6 +255,11 @@ class Structure(NamedTuple):
     statics: Statics | None = None
 
     @property
+    def num_leaves(self) -> int:
+        """The number of leaves of the graph."""
+        return 0 if self.graphdef is None else self.graphdef.num_leaves
+
+    @property
     def static_numbers(self) -> tuple[int, ...]:
         """The positions of the static arguments."""
         return () if self.statics is None else tuple([number for number, _ in self.statics.by_number])
@@ -381,9 +386,9 @@ def name_plain(structure: Structure) -> list[str]:
     return list(compress(name_leaves(structure), map(not_, structure.is_root)))
 
 
-def names_of_call(structure: Structure) -> list[str]:
+def names_of_call(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
     """The name of each leaf of a call in errors: those of the graph, then the array leaves."""
-    names = name_leaves(structure)
+    names = name_leaves(structure, name_argument)
     plain = list(compress(names, map(not_, structure.is_root)))
     if structure.graphdef is None:
         return plain
@@ -480,31 +485,20 @@ def _thawed(value: Any) -> Any:
 MAX_NAMES = 4
 """So many leaves, or functions that have donated last, are named."""
 
-Lifted = Callable[[Sequence[Any], Sequence[Any]], "Outcome"]
 
-
-def named(function: Lifted, user: Callable[..., Any], structure: Structure) -> Lifted:
+def named(function: Callable[..., Outcome], user: Callable[..., Any], structure: Structure) -> Callable[..., Outcome]:
     """A lifted function that JAX calls by the user's name, and whose results are arrays."""
 
-    def call(values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
-        outcome = function(values, plain)
+    def call(*leaves: Any) -> Outcome:
+        outcome = function(*leaves)
         check_results(outcome, structure, user)
         return outcome
 
-    _look_like(call, traced_code(user), LeafNames(structure))
+    made: Any = call
+    made.__wrapped__ = traced_code(user)
+    made.__name__ = made.__qualname__ = getattr(made.__wrapped__, "__name__", made.__name__)
+    made.__signature__ = LeafNames(structure)
     return call
-
-
-def _look_like(made: Any, user: Any, names: LeafNames) -> None:
-    made.__name__ = made.__qualname__ = getattr(user, "__name__", made.__name__)
-    made.__signature__ = names
-    made.__wrapped__ = user
-
-
-def look_flat(flat: Callable[..., Any], function: Lifted) -> None:
-    """Has JAX call a function of one leaf after the other as it calls a named one of two sequences."""
-    told: Any = function
-    _look_like(flat, told.__wrapped__, told.__signature__.flat())
 
 
 def traced_code(user: Callable[..., Any]) -> Any:
@@ -515,28 +509,19 @@ def traced_code(user: Callable[..., Any]) -> Any:
     return found if hasattr(found, "__name__") else type(found).__call__
 
 
-_FLAT = [inspect.Parameter("leaves", inspect.Parameter.VAR_POSITIONAL)]
-_IN_SEQUENCES = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("values", "plain")]
-
-
 class LeafNames(inspect.Signature):
-    """A signature that binds leaves, in two sequences or each an argument, to their names in the user's code."""
+    """A signature that binds leaves to their names in the user's code."""
 
-    def __init__(self, structure: Structure, *, is_flat: bool = False) -> None:
-        super().__init__(_FLAT if is_flat else _IN_SEQUENCES)
+    def __init__(self, structure: Structure) -> None:
+        super().__init__([inspect.Parameter("leaves", inspect.Parameter.VAR_POSITIONAL)])
         self._structure = structure
-        self._is_flat = is_flat
-
-    def flat(self) -> LeafNames:
-        """The same with one argument for each leaf."""
-        return LeafNames(self._structure, is_flat=True)
 
     def bind(self, /, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
         """The leaves by name; a name that comes again gets a number."""
         bound = super().bind(*args, **kwargs)
         bound.arguments = {}
         seen: dict[str, int] = {}
-        for name, leaf in zip(names_of_call(self._structure), args if self._is_flat else chain(*args), strict=True):
+        for name, leaf in zip(names_of_call(self._structure), args, strict=True):
             seen[name] = seen.get(name, 0) + 1
             bound.arguments[name if seen[name] == 1 else f"{name} ({seen[name]})"] = leaf
         return bound
@@ -630,7 +615,7 @@ def note_tracers(
 
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     """The leaves of a call with what to call them: those of the graph, then the plain ones."""
-    return zip(names_of_call(call.structure), (*call.values, *call.plain), strict=True)
+    return zip(names_of_call(call.structure), call.leaves, strict=True)
 
 
 def _arrays_of(call: Call) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,8 @@
 """Lifted functions that are traced once, before the loop or branch in which they run.
 
 JAX requires the carry of a loop before it traces the function, but only the trace shows which Variables are set. A
-*place* is a leaf of the graph in which a plan ends: a position among the leaves of the call, or of its
-`StructureChange`.
+*place* is a leaf of an outcome: first come those of the graph in which its plan ends, which is the graph of the call or
+of its `StructureChange`, and then those of the output.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class TracedFunction:
         self._tree: Any = None
         self._types: list[Any] = []
 
-    def look(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+    def look(self, leaves: Sequence[Any]) -> Outcome:
         """The results for leaves of these types: shapes and dtypes, and the plan."""
-        jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(values, plain)
+        jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(*leaves)
         self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
         self.calls_back = calls_back(jaxpr)
         self.refs = _refs_in(jaxpr) if jaxpr.effects else set()
@@ -53,12 +53,11 @@ class TracedFunction:
         self._tree = jax.tree_util.tree_structure(outcome)
         return cast("Outcome", outcome)
 
-    def __call__(self, values: Sequence[Any], plain: Sequence[Any]) -> Outcome:
+    def __call__(self, leaves: Sequence[Any]) -> Outcome:
         """The results for leaves of the types of the last call."""
         if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants to see the user's function run
-            return self._function(values, plain)
-        leaves = jax.tree_util.tree_leaves((values, plain))
-        made = self._program(*map(_as_array, leaves, self._types))
+            return self._function(*leaves)
+        made = self._program(*map(_as_array, jax.tree_util.tree_leaves(leaves), self._types))
         return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
 
 
@@ -105,10 +104,28 @@ def written_leaves(structure: Structure, plan: Plan) -> dict[int, int]:
     return {origins[place]: position for place, position in new.items() if place in origins}
 
 
-def concluded(outcome: Outcome, by_place: Mapping[int, Any], plain: Sequence[Any]) -> Outcome:
-    """An Outcome with other new values, at least one for each that its plan has, and with another output."""
+def number_of_places(structure: Structure, plan: Plan) -> int:
+    """The number of places of the graph in which a plan ends; those of the output follow."""
+    return structure.num_leaves if plan.change is None else len(plan.change.kept)
+
+
+def values_at(structure: Structure, places: Sequence[int], outcome: Outcome, leaves: Sequence[Any]) -> list[Any]:
+    """The values of an outcome at some places, from the leaves of the call."""
+    count, output = number_of_places(structure, outcome.plan), jax.tree_util.tree_leaves(outcome.output)
+    sources = range(count) if outcome.plan.change is None else outcome.plan.change.kept
+    found = {place: leaves[source] for place, source in enumerate(sources) if source >= 0}
+    found |= zip(new_values(outcome.plan), outcome.new, strict=True)
+    found |= enumerate(output, count)
+    return [found[place] for place in places]
+
+
+def concluded(structure: Structure, outcome: Outcome, by_place: Mapping[int, Any]) -> Outcome:
+    """An Outcome with another output and other new values, at least one for each that its plan has."""
     plan, places = outcome.plan, sorted(by_place)
-    new = tuple(by_place[place] for place in places)
+    count = number_of_places(structure, plan)
+    new = tuple(by_place[place] for place in places if place < count)
+    plain = [by_place[place] for place in places if place >= count]
+    places = places[: len(new)]
     if plan.change is None:
         tree: Any = jax.tree_util.tree_structure(outcome.output)
         return Outcome(Plan(tuple(places), returns_refs=plan.returns_refs), new, tree.unflatten(plain))
