@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -31,17 +30,15 @@ from declax.transforms._engine.tracing import (
     TracedFunction,
     concluded,
     differing_leaf,
+    kept_leaves,
     leaf_origins,
     new_values,
-    number_of_places,
     text_of_tree,
     text_of_value,
     type_of,
     types_of,
     values_at,
 )
-
-EMPTY: Mapping[int, Any] = MappingProxyType({})
 
 
 class ErrorContext(NamedTuple):
@@ -95,9 +92,9 @@ class CarrySlots(NamedTuple):
         """The carried values after a step, from its outcome and the leaves before it."""
         return values_at(self.structure, self.places, outcome, leaves)
 
-    def conclude(self, outcome: Outcome, last: Sequence[Any], others: Mapping[int, Any] = EMPTY) -> Outcome:
+    def conclude(self, outcome: Outcome, last: Sequence[Any], others: Mapping[int, Any] | None = None) -> Outcome:
         """The outcome of a loop, from the carried values after it and the others, by place."""
-        return concluded(self.structure, outcome, {**dict(zip(self.places, last, strict=True)), **others})
+        return concluded(self.structure, outcome, {**dict(zip(self.places, last, strict=True)), **(others or {})})
 
 
 def trace_until_stable(
@@ -210,7 +207,7 @@ def step_of(
             places[leaf] = place
         else:
             raise _cannot_set(outcome, place, new[place], context)
-    ends = number_of_places(context.structure, outcome.plan)
+    ends = len(kept_leaves(context.structure, outcome.plan))
     for a, b in pairs:
         if not is_root[a]:
             places[context.structure.num_leaves + a - sum(is_root[:a])] = ends + b - sum(is_root_returned[:b])

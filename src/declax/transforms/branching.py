@@ -31,7 +31,7 @@ from declax.transforms._engine.tracing import (
     checked_function,
     concluded,
     differing_leaf,
-    number_of_places,
+    kept_leaves,
     output_tree,
     text_of_tree,
     text_of_value,
@@ -154,7 +154,7 @@ def _run(
         outcomes = [function.look(call.leaves) for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
             unchanged = _unchanged(operands, () if call.captures is None else call.captures.values)
-            outcomes = [_with_change(outcome, unchanged) for outcome in outcomes]
+            outcomes = [_with_change(structure, outcome, unchanged) for outcome in outcomes]
         context = ErrorContext(transform, next(iter(functions)), structure, "operand {}".format)
         by_name = dict(zip(functions, outcomes, strict=True))
         _check_structures(by_name, context)
@@ -182,15 +182,13 @@ def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef
     return walk((tuple(filter(is_root, leaves)), ())).graphdef
 
 
-def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
+def _with_change(structure: Structure, outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
     """The same outcome with a `StructureChange`, if it has none."""
     plan = outcome.plan
     if plan.change is not None:
         return outcome
-    changed = set(plan.changed)
-    kept = tuple(-1 if i in changed else i for i in range(unchanged.num_leaves))
     count = sum(isinstance(token, tuple) and token[0] in HAS_INDEX for token in unchanged.tokens)
-    change = StructureChange(unchanged, kept, tuple(range(count)))
+    change = StructureChange(unchanged, kept_leaves(structure, plan), tuple(range(count)))
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
     made = Plan((), change, tree, (False,) * len(leaves), returns_refs=plan.returns_refs)
     return Outcome(made, outcome.new, leaves)
@@ -198,13 +196,10 @@ def _with_change(outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
 
 def _places(structure: Structure, outcomes: Sequence[Outcome]) -> list[int]:
     """The places that two branches give different values, and those of the output."""
-    count = number_of_places(structure, outcomes[0].plan)
-    output = range(count, count + len(jax.tree_util.tree_leaves(outcomes[0].output)))
-    if outcomes[0].plan.change is None:
-        return [*sorted({place for outcome in outcomes for place in outcome.plan.changed}), *output]
-    kept = [outcome.plan.change.kept for outcome in outcomes if outcome.plan.change is not None]
+    kept = [kept_leaves(structure, outcome.plan) for outcome in outcomes]
     differing = [i for i, sources in enumerate(zip(*kept, strict=True)) if sources[0] < 0 or len(set(sources)) > 1]
-    return [*differing, *output]
+    count = len(kept[0])
+    return [*differing, *range(count, count + len(jax.tree_util.tree_leaves(outcomes[0].output)))]
 
 
 def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) -> None:
@@ -262,7 +257,7 @@ def _name_of(path: Sequence[Any], context: ErrorContext) -> str:
 
 
 def _name_of_place(outcome: Outcome, place: int, context: ErrorContext) -> str:
-    change, count = outcome.plan.change, number_of_places(context.structure, outcome.plan)
+    change, count = outcome.plan.change, len(kept_leaves(context.structure, outcome.plan))
     if place >= count:
         path = [plain_key(key) for key in jax.tree_util.tree_flatten_with_path(outcome.output)[0][place - count][0]]
         return joined(f"{context.transform}, the output", path)

@@ -258,9 +258,7 @@ class _Residuals:
         self.leaves = leaves
 
 
-jax.tree_util.register_pytree_node(
-    _Residuals, lambda kept: ((kept.leaves,), kept.structure), lambda structure, leaves: _Residuals(structure, *leaves)
-)
+jax.tree_util.register_dataclass(_Residuals, data_fields=["leaves"], meta_fields=["structure"])
 
 
 class _Argument(NamedTuple):

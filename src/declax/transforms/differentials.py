@@ -59,9 +59,9 @@ class Pullback:
 
     __slots__ = ("_pull", "_static")
 
-    def __init__(self, pull: Any, static: _StaticPullback) -> None:
-        self._pull = pull
-        self._static = static
+    def __init__(self, _pull: Any, _static: _StaticPullback) -> None:
+        self._pull = _pull
+        self._static = _static
 
     def __call__(self, cotangent: Any, /) -> tuple[Any, ...]:
         """The gradient of each argument.
@@ -81,11 +81,7 @@ class Pullback:
         return tuple(target.unflatten(gradients) for target in arguments)
 
 
-jax.tree_util.register_pytree_node(
-    Pullback,
-    lambda pullback: ((pullback._pull,), pullback._static),
-    lambda static, children: Pullback(children[0], static),
-)
+jax.tree_util.register_dataclass(Pullback, data_fields=["_pull"], meta_fields=["_static"])
 
 
 @overload

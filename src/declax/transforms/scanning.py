@@ -34,8 +34,8 @@ from declax.transforms._engine.structure import Mode, Structure, joined, named, 
 from declax.transforms._engine.tracing import (
     TracedFunction,
     checked_function,
+    kept_leaves,
     new_values,
-    number_of_places,
     output_tree,
     values_at,
 )
@@ -284,7 +284,7 @@ class _Steps:
         if self._streams:
             warn_of_equal_draws("scan", step.structure, self.labels, outcome.plan, outcome.new, self._warned)
         of_output = outcome.plan.labels[len(new_values(outcome.plan)) :]
-        for place, axis in enumerate(of_output, number_of_places(step.structure, outcome.plan)):
+        for place, axis in enumerate(of_output, len(kept_leaves(step.structure, outcome.plan))):
             if place not in step.places:
                 if not has_step_axis(axis):
                     raise _no_axis("Carry, in a new model")

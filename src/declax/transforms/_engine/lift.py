@@ -13,7 +13,6 @@ import functools
 import inspect
 import itertools
 import types
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
@@ -403,11 +402,7 @@ class Outcome:
         return self.plan, self.new, self.output
 
 
-jax.tree_util.register_pytree_node(
-    Outcome,
-    lambda outcome: ((outcome.new, outcome.output), outcome.plan),
-    lambda plan, children: Outcome(plan, children[0], children[1]),
-)
+jax.tree_util.register_dataclass(Outcome, data_fields=["new", "output"], meta_fields=["plan"])
 
 
 class Conflict(enum.Enum):
@@ -470,8 +465,16 @@ def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:
         return False
     if binding.is_valid():
         return True
-    found = bind_many(tuple(root() for root in roots_of(binding)))
+    found = bind_many(_roots_of(binding))
     return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
+
+
+def _roots_of(binding: Binding) -> tuple[Any, ...]:
+    blueprint = blueprint_of(binding.graphdef)
+    known = dict(zip(blueprint.indexed, binding.objects(), strict=True))
+    repeated = dict(blueprint.references)
+    *_, (_, _, _, slots) = blueprint.containers  # the tuple of all roots is the outermost one
+    return tuple([known[repeated.get(slot, slot)] for slot in slots])
 
 
 def lifted(
@@ -556,17 +559,6 @@ def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, 
 
     output = run(bind, keep_extra)
     return output, extra[0]
-
-
-def roots_of(binding: Binding | None) -> tuple[weakref.ref[Any], ...]:
-    """The roots that are bound, for as long as they live."""
-    if binding is None:
-        return ()
-    blueprint = blueprint_of(binding.graphdef)
-    known = dict(zip(blueprint.indexed, binding.objects(), strict=True))
-    repeated = dict(blueprint.references)
-    *_, (_, _, _, slots) = blueprint.containers  # the tuple of all roots is the outermost one
-    return tuple([weakref.ref(known[repeated.get(slot, slot)]) for slot in slots])
 
 
 def calls_back(jaxpr: Any) -> bool:

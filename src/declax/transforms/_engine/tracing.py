@@ -104,25 +104,26 @@ def written_leaves(structure: Structure, plan: Plan) -> dict[int, int]:
     return {origins[place]: position for place, position in new.items() if place in origins}
 
 
-def number_of_places(structure: Structure, plan: Plan) -> int:
-    """The number of places of the graph in which a plan ends; those of the output follow."""
-    return structure.num_leaves if plan.change is None else len(plan.change.kept)
+def kept_leaves(structure: Structure, plan: Plan) -> tuple[int, ...]:
+    """For each place of the graph in which a plan ends the leaf of the call that is there; -1 for a new value."""
+    if plan.change is not None:
+        return plan.change.kept
+    changed = set(plan.changed)
+    return tuple([-1 if leaf in changed else leaf for leaf in range(structure.num_leaves)])
 
 
 def values_at(structure: Structure, places: Sequence[int], outcome: Outcome, leaves: Sequence[Any]) -> list[Any]:
     """The values of an outcome at some places, from the leaves of the call."""
-    count, output = number_of_places(structure, outcome.plan), jax.tree_util.tree_leaves(outcome.output)
-    sources = range(count) if outcome.plan.change is None else outcome.plan.change.kept
-    found = {place: leaves[source] for place, source in enumerate(sources) if source >= 0}
-    found |= zip(new_values(outcome.plan), outcome.new, strict=True)
-    found |= enumerate(output, count)
+    new = iter(outcome.new)
+    found = [next(new) if leaf < 0 else leaves[leaf] for leaf in kept_leaves(structure, outcome.plan)]
+    found += jax.tree_util.tree_leaves(outcome.output)
     return [found[place] for place in places]
 
 
 def concluded(structure: Structure, outcome: Outcome, by_place: Mapping[int, Any]) -> Outcome:
     """An Outcome with another output and other new values, at least one for each that its plan has."""
     plan, places = outcome.plan, sorted(by_place)
-    count = number_of_places(structure, plan)
+    count = len(kept_leaves(structure, plan))
     new = tuple(by_place[place] for place in places if place < count)
     plain = [by_place[place] for place in places if place >= count]
     places = places[: len(new)]
