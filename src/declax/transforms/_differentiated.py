@@ -228,7 +228,7 @@ class ArgumentLeaves:
                     "this Variable is differentiated in another argument, and not here",
                     got=f"the same Variable as {names_of_call(structure)[position]}",
                     why="its gradient would cover only one of its uses",
-                    fix="argnums=(0, 1)        # both arguments; or pass dx.clone(...) in one place",
+                    fix="dx.clone(...)        # in one of the two places, or differentiate both",
                 )
 
     def check_differentiable(self, positions: Iterable[int], *, allow_int: bool) -> None:

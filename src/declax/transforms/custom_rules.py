@@ -83,8 +83,7 @@ def custom_vjp(
     Args:
       fun: the function; omit it to use `custom_vjp` as a decorator with options.
       nondiff_argnums: the arguments that are not differentiated. An int names an argument, which ``bwd`` receives
-        first; it may hold models and traced arrays with ``graph_updates=False`` or ``graph=False`` only. A `DiffState`
-        selects the leaves of a model that *are* differentiated.
+        first. A `DiffState` selects the leaves of a model that *are* differentiated.
       graph, graph_updates: as in `jit`.
 
     Returns:
@@ -172,10 +171,10 @@ class CustomVjp(Wrapped[P, R]):
             number = position_of("nondiff_argnums", number, len(given), user)
             if isinstance(entry, DiffState):
                 chosen[number] = entry.filter
-            elif not options.mode.updates and _traced_in(given[number]) is not None:
+            elif _is_traced(given[number]):
                 held.add(number)
             else:
-                fixed[number] = _checked_fixed(argument_name(user, number), given[number])
+                fixed[number] = given[number]
         numbers = [i for i in range(len(given)) if i not in fixed]
         rest = tuple(given[i] for i in numbers)
 
@@ -185,7 +184,7 @@ class CustomVjp(Wrapped[P, R]):
             for i, number in enumerate(numbers):
                 differentiated = None if number in held else arguments.target(i, chosen.get(number, ...))
                 listed.append(_Argument(number, argument_name(user, number), arguments.target(i), differentiated))
-            _check_apart(listed)
+            arguments.check_aliasing([one.differentiated for one in listed if one.differentiated is not None])
             captures = call.captures or self._closure.find()
             return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)
 
@@ -215,37 +214,10 @@ class CustomVjp(Wrapped[P, R]):
         return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"
 
 
-def _traced_in(value: Any) -> Any:
-    """The first model or traced array in a value; None if there is none."""
+def _is_traced(value: Any) -> bool:
+    """Whether a value holds a model or a traced array."""
     leaves = jax.tree_util.tree_leaves(value, is_leaf=is_root)
-    return next((leaf for leaf in leaves if is_root(leaf) or isinstance(leaf, Tracer)), None)
-
-
-def _checked_fixed(name: str, value: Any) -> Any:
-    found = _traced_in(value)
-    if found is None:
-        return value
-    raise TransformError(
-        name,
-        "an argument of nondiff_argnums holds a model or a traced array",
-        got=describe(found),
-        why="the three functions receive its value untraced",
-        fix="nondiff_argnums=dx.DiffState(0, False)        # for a model; for an array, return None from bwd",
-    )
-
-
-def _check_apart(arguments: Sequence[_Argument]) -> None:
-    """Refuses a Variable that an argument with a gradient shares with one without."""
-    known = {i: a.name for a in arguments if a.differentiated is not None for i in a.differentiated.positions}
-    for argument in arguments:
-        shared = () if argument.differentiated is not None else known.keys() & set(argument.whole.positions)
-        for position in shared:
-            raise TransformError(
-                argument.whole.name(argument.name, position),
-                "an argument of nondiff_argnums shares this Variable with one that has a gradient",
-                got=f"the same Variable as in {known[position]}",
-                fix=f"dx.clone({argument.name})        # or leave it out of nondiff_argnums",
-            )
+    return any(is_root(leaf) or isinstance(leaf, Tracer) for leaf in leaves)
 
 
 class _Residuals:
