@@ -144,7 +144,7 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
 
         def note_arguments(mode: Mode) -> None:
             call = Call(args, kwargs, mode, closure.find())
-            labels = axes.labels(call, closure.function)
+            labels = axes.labels(call.structure, call.leaves, closure.function)
             if call.binding is not None:
                 _note(found, call.binding.variables, labels.leaves)
 

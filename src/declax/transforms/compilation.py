@@ -267,7 +267,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         placed = labels = None
         if shardings is not None:
             skipped = {*self._static.numbers, *structure.static_numbers}
-            labels = shardings.labels(call, user, of_keywords=None, skipped=skipped)
+            labels = shardings.labels(structure, call.leaves, user, of_keywords=None, skipped=skipped)
             placed = (labels, shardings.groups(labels, None))
         donation = Donation.of(call, self._donated)
         donated = () if donation is None else donation.of_graph

@@ -114,7 +114,7 @@ def _over_devices(
 
     def map_over(call: Call) -> Outcome:
         skipped = {*static.numbers, *call.structure.static_numbers}
-        labels = axes.labels(call, closure.function, skipped=skipped)
+        labels = axes.labels(call.structure, call.leaves, closure.function, skipped=skipped)
         check_refs(call, "pmap", [label is not None for label in labels.leaves])
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:

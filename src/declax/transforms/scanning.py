@@ -222,7 +222,7 @@ class _Steps:
         self._axes = axes
         self._context = context
         self._arguments = positioned(function, context.structure.tree)
-        self.labels = axes.labels_of(context.structure, leaves, self._arguments, default=Carry, of_keywords=0)
+        self.labels = axes.labels(context.structure, leaves, function, default=Carry)
         self._streams = _shared_streams(context.structure, self.labels) if mode.updates else []
         self._warned: set[str] = set()
         self._stacked: dict[int, Any] = {}  # the axes of the places whose values are stacked

@@ -91,7 +91,7 @@ def shard_map(
 
         def map_over(call: Call) -> tuple[Outcome, tuple[Call, dict[int, Sharding]]]:
             found = jax.sharding.get_abstract_mesh() if mesh is None else mesh
-            labels = specs.labels(call, closure.function, default=_REPLICATED, of_keywords=None)
+            labels = specs.labels(call.structure, call.leaves, closure.function, default=_REPLICATED, of_keywords=None)
             if is_inferred:
                 _check_explicit(found, axis_names)
                 labels.leaves = [jax.typeof(value).sharding.spec for value in call.leaves]

@@ -115,7 +115,7 @@ def vmap(
         warned: set[str] = set()
 
         def map_over(call: Call) -> Outcome:
-            labels = axes.labels(call, closure.function)
+            labels = axes.labels(call.structure, call.leaves, closure.function)
             call.check_arrays(labels.plain)  # without an axis, anything goes in as it is
             groups = axes.groups(labels, None)
             look = functools.partial(check_shared, call, labels, warned)

@@ -25,7 +25,7 @@ from declax._state.states import State
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
-from declax.transforms._engine.lift import Call, Outcome, Plan
+from declax.transforms._engine.lift import Outcome, Plan
 from declax.transforms._engine.structure import (
     Structure,
     filters_of_labels,
@@ -185,25 +185,20 @@ class Prefixes:
 
     def labels(
         self,
-        call: Call,
+        structure: Structure,
+        leaves: Sequence[Any],
         function: Callable[..., Any],
         default: Any = None,
         of_keywords: Any = 0,
         skipped: Collection[int] = (),
     ) -> Labels:
         """The label of each leaf of a call."""
-        arguments = positioned(function, call.structure.tree, skipped)
-        return self.labels_of(call.structure, call.values, arguments, default, of_keywords)
-
-    def labels_of(
-        self, structure: Structure, values: Sequence[Any], arguments: Positioned, default: Any, of_keywords: Any
-    ) -> Labels:
-        """As `labels`, from the parts of a call."""
+        arguments = positioned(function, structure.tree, skipped)
         specs = [of_keywords] * (len(arguments.leaves) + len(arguments.named))
         found = spread(self.of_arguments, arguments.tree, self._kind.names[0], self._kind.is_label)
         for number, spec in zip(arguments.leaves, found, strict=True):
             specs[number] = spec
-        return Labels(structure, values, specs, self.specs_of_result, self._kind.names, default)
+        return Labels(structure, leaves, specs, self.specs_of_result, self._kind.names, default)
 
     def specs_of_result(self, tree: Any) -> Sequence[Any]:
         """The spec of each leaf of a result."""
