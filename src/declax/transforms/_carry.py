@@ -13,7 +13,7 @@ from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.unflattening import StructureChange, blueprint_of, build_slots
 from declax._variables.variable import Variable
 from declax.errors import TransformError
-from declax.transforms._engine.lift import Outcome
+from declax.transforms._engine.lift import Outcome, leaf_origins
 from declax.transforms._engine.prefixes import CAPTURED, Carry, Labels, kind_and_filter
 from declax.transforms._engine.structure import (
     Differing,
@@ -31,7 +31,6 @@ from declax.transforms._engine.tracing import (
     concluded,
     differing_leaf,
     kept_leaves,
-    leaf_origins,
     new_values,
     text_of_tree,
     text_of_value,

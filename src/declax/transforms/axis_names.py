@@ -18,10 +18,10 @@ from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, look_like
+from declax.transforms._engine.lift import Call, Outcome, leaf_origins, look_like
 from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
 from declax.transforms._engine.structure import Mode, Structure, is_root, names_of_outputs
-from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values
+from declax.transforms._engine.tracing import checked_function, new_values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,7 +118,7 @@ def place_new(structure: Structure, outcome: Outcome) -> Outcome:
     change = outcome.plan.change
     if change is None:
         return outcome
-    known = leaf_origins(structure, change) if structure.graphdef is not None else {}
+    known = leaf_origins(structure, change)
     made = {
         position: leaf_def[1]
         for place, position in new_values(outcome.plan).items()

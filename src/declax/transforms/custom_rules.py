@@ -41,7 +41,7 @@ from declax.transforms._differentiated import (
 from declax.transforms._engine.captures import Captures, RebuiltClosure, base_of, combine_functions
 from declax.transforms._engine.lift import Call, Outcome, Plan, R, Rebuilt, Wrapped, is_same_value, run
 from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
-from declax.transforms._engine.tracing import checked_function, leaf_origins, new_values, written_leaves
+from declax.transforms._engine.tracing import checked_function, kept_leaves, new_values, values_at, written_leaves
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class _CustomCall:
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
                 output = rules.function.args[0](*self._with_fixed(rebuilt.args))
-                outcome = self._conclude(rebuilt, output, leaves)
+                outcome = rebuilt.conclude(output, self.options.mode)
             rules.conclude()  # last, since it changes what is outside
         self.plan = outcome.plan
         return outcome
@@ -302,9 +302,9 @@ class _CustomCall:
                     got=describe(pair),
                     fix="return f(...), residuals",
                 )
-            outcome = self._conclude(rebuilt, pair[0], leaves)
+            outcome = rebuilt.conclude(pair[0], self.options.mode)
             if self.plan is not None:
-                outcome = _by_plan(outcome, self.plan, leaves)
+                outcome = _by_plan(self.structure, outcome, self.plan, leaves)
             rules.conclude()
             copies = dict(zip(map(id, self.captures.values), rebuilt.captured, strict=True))
             of_bwd = tuple(copies[id(root)] for root in self._captures_of_bwd().values)
@@ -322,24 +322,6 @@ class _CustomCall:
         for number, value in (dict(self.fixed) if fixed is None else fixed).items():
             listed.insert(number, value)
         return listed
-
-    def _conclude(self, rebuilt: Rebuilt, output: Any, leaves: Sequence[Any]) -> Outcome:
-        """The outcome, without leaves that kept their values when the structure changed: they bypass the function."""
-        outcome = rebuilt.conclude(output, self.options.mode)
-        plan, change = outcome.plan, outcome.plan.change
-        if change is None or self.structure.graphdef is None:
-            return outcome
-        origins = leaf_origins(self.structure, change)
-        new = {place: outcome.new[rank] for place, rank in new_values(plan).items()}
-        unset = {
-            place: origins[place]
-            for place, value in new.items()
-            if place in origins and is_same_value(value, leaves[origins[place]])
-        }
-        change = change._replace(kept=tuple(unset.get(place, source) for place, source in enumerate(change.kept)))
-        rest = tuple(value for place, value in new.items() if place not in unset)
-        made = Plan((), change, plan.tree, plan.is_root, returns_refs=plan.returns_refs)
-        return Outcome(made, rest, outcome.output)
 
     def _check_perturbed(self, leaves: Sequence[Any]) -> None:
         """Checks that the rules give each gradient that is requested."""
@@ -430,26 +412,21 @@ def _without_empty(path: Path, node: Any) -> Any:
     return None if isinstance(node, Variable) and node.raw_value is None else node
 
 
-def _by_plan(outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
+def _by_plan(structure: Structure, outcome: Outcome, plan: Plan, leaves: Sequence[Any]) -> Outcome:
     """The outcome of `fwd`, by the plan of the function, which JAX traced before."""
-    found, wanted = new_values(outcome.plan), new_values(plan)
-    mine, theirs = outcome.plan.change, plan.change
-    if mine is None or theirs is None:
-        is_alike = mine is theirs and found.keys() <= wanted.keys()
-    else:
-        structure = mine.graphdef, mine.origins, outcome.plan.tree, outcome.plan.is_root
-        is_alike = structure == (theirs.graphdef, theirs.origins, plan.tree, plan.is_root)
-        is_alike = is_alike and all(b < 0 or a == b for a, b in zip(mine.kept, theirs.kept, strict=True))
-    if not is_alike:
+    kept, wanted = kept_leaves(structure, outcome.plan), kept_leaves(structure, plan)
+    if _form(outcome.plan) != _form(plan) or any(b >= 0 and a != b for a, b in zip(kept, wanted, strict=True)):
         raise TransformError(
             "fwd",
             "the rule changes the arguments differently from the function",
             why="the function was traced first, and its changes are applied",
             fix="return f(...), residuals        # calls the function, which sets the same",
         )
-    sources = range(len(leaves)) if mine is None else mine.kept
-    new = tuple(outcome.new[found[place]] if place in found else leaves[sources[place]] for place in wanted)
-    return Outcome(plan, new, outcome.output)
+    return Outcome(plan, tuple(values_at(structure, [*new_values(plan)], outcome, leaves)), outcome.output)
+
+
+def _form(plan: Plan) -> Any:
+    return None if plan.change is None else (plan.change.graphdef, plan.change.origins, plan.tree, plan.is_root)
 
 
 def _is_marked(value: object) -> bool:

@@ -38,7 +38,7 @@ from typing_extensions import TypeVar
 from declax import _jax
 from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
-from declax._graph.flattening import GraphDef, Walk, walk
+from declax._graph.flattening import HAS_INDEX, LEAF, GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
@@ -274,14 +274,18 @@ class Rebuilt:
         given = ((i, value) for i, value in enumerate(self._values) if i not in donated)
         inputs = {id(value): i for i, value in given if isinstance(value, Tracer)}
         values = found.read()
-        kept = tuple(inputs.get(id(value), -1) for value in values)
+        kept = [inputs.get(id(value), -1) for value in values]
         ranks = {id(o): i for i, o in enumerate(self._objects)}
         origins = tuple(ranks.get(id(o), -1) for o in found.objects)
-        change = StructureChange(found.graphdef, kept, origins, tuple(sown_attributes(found.objects)))
+        change = StructureChange(found.graphdef, (), origins, tuple(sown_attributes(found.objects)))
+        for place, leaf in leaf_origins(self._structure, change).items():
+            if leaf not in donated and is_same_value(values[place], self._values[leaf]):
+                kept[place] = leaf
+        change = change._replace(kept=tuple(kept))
         of_results = None
         if labels is not None:
             of_graph, of_plain = labels.of_change(change, values, pattern, tree)
-            change = change._replace(kept=labels.keep(kept, of_graph))
+            change = change._replace(kept=labels.keep(change.kept, of_graph))
             of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
         added = [position for position, i in enumerate(change.kept) if i < 0]
         times = Counter(map(id, values))
@@ -317,6 +321,36 @@ def is_same_value(a: Any, b: Any) -> bool:
     leaves_a, leaves_b = jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)
     trees: list[Any] = [jax.tree_util.tree_structure(a), jax.tree_util.tree_structure(b)]
     return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
+
+
+def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
+    """The position of the leaf of each Variable and ref, by index of the object."""
+    found: dict[int, int] = {}
+    index = leaf = 0
+    for token in graphdef.tokens:
+        if isinstance(token, int):
+            continue
+        if token[0] in HAS_INDEX:
+            if token[0] <= LEAF:
+                found[index] = leaf
+            index += 1
+        leaf += token[0] <= LEAF
+    return found
+
+
+def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:
+    """For each leaf of a changed graph that the call has too, its position there."""
+    if structure.graphdef is None:
+        return {}
+    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
+    found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] >= 0}
+    of_objects = set(after.values())
+    for leaf, path in enumerate(change.graphdef.definition.paths):
+        if path[0] == 0 and leaf not in of_objects:
+            origin = structure.graphdef.definition.position(path[1:])
+            if origin is not None:
+                found[leaf] = origin
+    return found
 
 
 @jax.tree_util.register_static

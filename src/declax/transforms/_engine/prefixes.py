@@ -17,7 +17,7 @@ from jax.experimental.layout import Format
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
-from declax._graph.flattening import HAS_INDEX, LEAF, GraphDef, walk_tokens
+from declax._graph.flattening import HAS_INDEX, GraphDef, walk_tokens
 from declax._graph.nodes import Kind, kind_of, open_container
 from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
@@ -25,7 +25,7 @@ from declax._state.states import State
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
-from declax.transforms._engine.lift import Outcome, Plan
+from declax.transforms._engine.lift import Outcome, Plan, leaves_of_objects
 from declax.transforms._engine.structure import (
     Structure,
     filters_of_labels,
@@ -485,21 +485,6 @@ class Labels:
         found = list(self._results(tree))
         _check_plain(found, lambda: names_in_result(tree), self._names[1])
         return found
-
-
-def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
-    """The position of the leaf of each Variable and ref, by index of the object."""
-    found: dict[int, int] = {}
-    index = leaf = 0
-    for token in graphdef.tokens:
-        if isinstance(token, int):
-            continue
-        if token[0] in HAS_INDEX:
-            if token[0] <= LEAF:
-                found[index] = leaf
-            index += 1
-        leaf += token[0] <= LEAF
-    return found
 
 
 def other_paths(graphdef: GraphDef[Any]) -> Iterator[tuple[int, Path]]:

@@ -16,11 +16,9 @@ import jax.core
 import jax.numpy as jnp
 
 from declax._graph.nodes import is_ref
-from declax._graph.unflattening import StructureChange
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
-from declax.transforms._engine.lift import Outcome, Plan, calls_back
-from declax.transforms._engine.prefixes import leaves_of_objects
+from declax.transforms._engine.lift import Outcome, Plan, calls_back, leaf_origins
 from declax.transforms._engine.structure import Structure, paths_in
 
 _EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
@@ -79,20 +77,6 @@ def new_values(plan: Plan) -> dict[int, int]:
     """The places that a plan gives new values, with their positions among these."""
     places = plan.changed if plan.change is None else [i for i, kept in enumerate(plan.change.kept) if kept < 0]
     return {place: position for position, place in enumerate(places)}
-
-
-def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:
-    """For each leaf of a changed graph that the call has too, its position there."""
-    assert structure.graphdef is not None  # it has roots
-    before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
-    found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] >= 0}
-    of_objects = set(after.values())
-    for leaf, path in enumerate(change.graphdef.definition.paths):
-        if path[0] == 0 and leaf not in of_objects:
-            origin = structure.graphdef.definition.position(path[1:])
-            if origin is not None:
-                found[leaf] = origin
-    return found
 
 
 def written_leaves(structure: Structure, plan: Plan) -> dict[int, int]:
