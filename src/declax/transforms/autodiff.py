@@ -50,8 +50,6 @@ if TYPE_CHECKING:
         Both,
         F,
         First,
-        GradOfGraph,
-        GradOfUpdates,
         GradOptions,
         L,
         Loss,
@@ -143,7 +141,7 @@ def grad(
 ) -> Callable[P, State[Any]]: ...
 @overload
 def grad(
-    f: LossOf[B, P], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf[B, P], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, Any]: ...
 @overload
 def grad(
@@ -151,20 +149,12 @@ def grad(
 ) -> Of[M, P, tuple[State[M], X]]: ...
 @overload
 def grad(
-    f: LossAuxOf[B, P, X], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: LossAuxOf[B, P, X], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[Any, X]]: ...
 @overload
 def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfGrad: ...
 @overload
 def grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfGradAux: ...
-@overload
-def grad(
-    f: Callable[P, Any], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
-) -> Callable[P, Any]: ...
-@overload
-def grad(
-    f: Callable[P, Any], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
-) -> Callable[P, Any]: ...
 @overload
 def grad(
     *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
@@ -232,7 +222,7 @@ def value_and_grad(
 ) -> Of[A, P, tuple[V, A]]: ...
 @overload
 def value_and_grad(
-    f: Of[B, P, V], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Of[B, P, V], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[V, Any]]: ...
 @overload
 def value_and_grad(
@@ -240,20 +230,12 @@ def value_and_grad(
 ) -> Of[M, P, tuple[VX, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Of[B, P, VX], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: Of[B, P, VX], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[VX, Any]]: ...
 @overload
 def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfValueAndGrad: ...
 @overload
 def value_and_grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfValueAndGradAux: ...
-@overload
-def value_and_grad(
-    f: Callable[P, V], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfGraph]
-) -> Callable[P, tuple[V, Any]]: ...
-@overload
-def value_and_grad(
-    f: Callable[P, V], /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[GradOfUpdates]
-) -> Callable[P, tuple[V, Any]]: ...
 @overload
 def value_and_grad(
     *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]

@@ -10,7 +10,7 @@ same kind for `A`, an array or a State, and an array for `L`, another number.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Required, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -93,20 +93,6 @@ class AnyGradOptions(_NumberOptions, total=False):
 
     graph: bool | None
     graph_updates: bool | None
-
-
-class GradOfGraph(_NumberOptions, total=False):
-    """The options of gradients with `graph`: if it is False, the gradient of a model is a model."""
-
-    graph: Required[bool | None]
-    graph_updates: bool | None
-
-
-class GradOfUpdates(_NumberOptions, total=False):
-    """The options of gradients with `graph_updates`: if it is False, the gradient of a model is a model."""
-
-    graph: bool | None
-    graph_updates: Required[bool | None]
 
 
 class ScanOptions(ModeOptions, total=False):
