@@ -6,7 +6,8 @@ leaf of a captured model.
 
 # Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
 # mypy: disable-error-code="overload-overlap"
-# pyright: reportOverlappingOverload=false
+# Type checkers find no use for `F` of a lambda, see there.
+# pyright: reportOverlappingOverload=false, reportInvalidTypeVarUse=false
 
 from __future__ import annotations
 
@@ -107,14 +108,7 @@ Argnums = int | DiffState | Sequence[int | DiffState]
 
 
 @overload
-def grad(
-    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
-    /,
-    *,
-    argnums: Argnums = 0,
-    has_aux: bool = False,
-    **options: Unpack[AnyGradOptions],
-) -> Untyped: ...
+def grad(f: F, /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]) -> Untyped: ...
 @overload
 def grad(
     f: LossOf[M, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
@@ -205,12 +199,7 @@ def grad(
 
 @overload
 def value_and_grad(
-    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
-    /,
-    *,
-    argnums: Argnums = 0,
-    has_aux: bool = False,
-    **options: Unpack[AnyGradOptions],
+    f: F, /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
 ) -> Untyped: ...
 @overload
 def value_and_grad(

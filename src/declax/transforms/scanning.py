@@ -1,5 +1,8 @@
 """`scan` for functions of models."""
 
+# Type checkers find no use for `F` of a lambda, see there.
+# pyright: reportInvalidTypeVarUse=false
+
 from __future__ import annotations
 
 import functools
@@ -52,12 +55,7 @@ P = ParamSpec("P")
 
 @overload
 def scan(
-    f: F,  # pyright: ignore[reportInvalidTypeVarUse]  # see F
-    /,
-    *,
-    in_axes: AxisTree = (Carry, 0),
-    out_axes: AxisTree = (Carry, 0),
-    **options: Unpack[ScanOptions],
+    f: F, /, *, in_axes: AxisTree = (Carry, 0), out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
 ) -> Untyped: ...
 @overload
 def scan(f: Of[C, P, tuple[C, Y]], /, **options: Unpack[ScanOptions]) -> Of[C, P, tuple[C, Y]]: ...

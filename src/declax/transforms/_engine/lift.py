@@ -38,7 +38,7 @@ from typing_extensions import TypeVar
 from declax import _jax
 from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
-from declax._graph.flattening import HAS_INDEX, LEAF, GraphDef, Walk, walk
+from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
@@ -62,6 +62,7 @@ from declax.transforms._engine.structure import (
     is_array_like,
     is_leaf,
     is_root,
+    leaves_of_objects,
     name_path,
     name_plain,
     parameters,
@@ -321,21 +322,6 @@ def is_same_value(a: Any, b: Any) -> bool:
     leaves_a, leaves_b = jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)
     trees: list[Any] = [jax.tree_util.tree_structure(a), jax.tree_util.tree_structure(b)]
     return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
-
-
-def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
-    """The position of the leaf of each Variable and ref, by index of the object."""
-    found: dict[int, int] = {}
-    index = leaf = 0
-    for token in graphdef.tokens:
-        if isinstance(token, int):
-            continue
-        if token[0] in HAS_INDEX:
-            if token[0] <= LEAF:
-                found[index] = leaf
-            index += 1
-        leaf += token[0] <= LEAF
-    return found
 
 
 def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:

@@ -25,7 +25,7 @@ from declax._state.states import State
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
-from declax.transforms._engine.lift import Outcome, Plan, leaves_of_objects
+from declax.transforms._engine.lift import Outcome, Plan, leaf_origins
 from declax.transforms._engine.structure import (
     Structure,
     filters_of_labels,
@@ -466,12 +466,7 @@ class Labels:
             return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one]
 
         of_roots = [spec for spec, one in zip(specs, is_one, strict=True) if one]
-        fixed: dict[int, Any] = {}
-        if self._structure.graphdef is not None:
-            before = leaves_of_objects(self._structure.graphdef)
-            after = leaves_of_objects(change.graphdef)
-            pairs = ((leaf, change.origins[index]) for index, leaf in after.items())
-            fixed = {leaf: self.leaves[before[origin]] for leaf, origin in pairs if origin >= 0}
+        fixed = {place: self.leaves[leaf] for place, leaf in leaf_origins(self._structure, change).items()}
         groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
         labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
         return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]

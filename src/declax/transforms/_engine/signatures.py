@@ -5,7 +5,9 @@ same kind for `A`, an array or a State, and an array for `L`, another number.
 """
 
 # Overloads overlap on purpose: the first that fits says the type, the last one says what is left.
+# Type checkers find no use for `F` of a lambda, see there.
 # mypy: disable-error-code="overload-overlap"
+# pyright: reportInvalidTypeVarUse=false
 
 from __future__ import annotations
 
@@ -178,7 +180,7 @@ class OfGrad(Protocol):
     """The type of `grad(...)` without a function: a decorator."""
 
     @overload
-    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    def __call__(self, f: F, /) -> Untyped: ...
     @overload
     def __call__(self, f: LossOf[M, P], /) -> Of[M, P, State[M]]: ...
     @overload
@@ -189,7 +191,7 @@ class OfGradAux(Protocol):
     """The type of `grad(has_aux=True)`."""
 
     @overload
-    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    def __call__(self, f: F, /) -> Untyped: ...
     @overload
     def __call__(self, f: LossAuxOf[M, P, X], /) -> Of[M, P, tuple[State[M], X]]: ...
     @overload
@@ -200,7 +202,7 @@ class OfValueAndGrad(Protocol):
     """The type of `value_and_grad(...)` without a function."""
 
     @overload
-    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    def __call__(self, f: F, /) -> Untyped: ...
     @overload
     def __call__(self, f: Of[M, P, V], /) -> Of[M, P, tuple[V, State[M]]]: ...
     @overload
@@ -211,7 +213,7 @@ class OfValueAndGradAux(Protocol):
     """The type of `value_and_grad(has_aux=True)`."""
 
     @overload
-    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    def __call__(self, f: F, /) -> Untyped: ...
     @overload
     def __call__(self, f: Of[M, P, VX], /) -> Of[M, P, tuple[VX, State[M]]]: ...
     @overload
@@ -222,6 +224,6 @@ class OfScan(Protocol):
     """The type of `scan(...)` without a function and without axes: a decorator."""
 
     @overload
-    def __call__(self, f: F, /) -> Untyped: ...  # pyright: ignore[reportInvalidTypeVarUse]  # see F
+    def __call__(self, f: F, /) -> Untyped: ...
     @overload
     def __call__(self, f: Of[C, P, tuple[C, Y]], /) -> Of[C, P, tuple[C, Y]]: ...

@@ -402,6 +402,21 @@ def paths_of_objects(graphdef: GraphDef[Any]) -> list[Any]:
     return [path for path, token in tokens if not isinstance(token, int) and token[0] in HAS_INDEX]
 
 
+def leaves_of_objects(graphdef: GraphDef[Any]) -> dict[int, int]:
+    """The position of the leaf of each Variable and ref, by index of the object."""
+    found: dict[int, int] = {}
+    index = leaf = 0
+    for token in graphdef.tokens:
+        if isinstance(token, int):
+            continue
+        if token[0] in HAS_INDEX:
+            if token[0] <= LEAF:
+                found[index] = leaf
+            index += 1
+        leaf += token[0] <= LEAF
+    return found
+
+
 STATIC_VALUE: Final = "static value"
 
 _NOT_THERE: Final = ("structure", "not there")
