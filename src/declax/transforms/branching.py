@@ -190,7 +190,7 @@ def _with_change(structure: Structure, outcome: Outcome, unchanged: GraphDef[Any
     count = sum(isinstance(token, tuple) and token[0] in HAS_INDEX for token in unchanged.tokens)
     change = StructureChange(unchanged, kept_leaves(structure, plan), tuple(range(count)))
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
-    made = Plan((), change, tree, (False,) * len(leaves), returns_refs=plan.returns_refs)
+    made = Plan((), change, tree, (False,) * len(leaves))
     return Outcome(made, outcome.new, leaves)
 
 

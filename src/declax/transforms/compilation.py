@@ -46,7 +46,6 @@ from declax.transforms._engine.lift import (
     lifted,
     program_for,
     wait,
-    with_refs,
 )
 from declax.transforms._engine.placement import check_results, explain_shardings, place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
@@ -233,7 +232,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                     entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
                 if output is not CONFLICT:
-                    return output if not plan.returns_refs else with_refs(output, leaves)  # pyright: ignore[reportReturnType]  # an R
+                    return output  # pyright: ignore[reportReturnType]  # an R
         return self._slow_path(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -247,10 +246,8 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             outcome = program.run(call)
             if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
-            output = commit(call.binding, call.values, outcome.parts())
+            output = commit(call.binding, call.leaves, outcome.parts())
             if output is not CONFLICT:
-                if outcome.plan.returns_refs:
-                    output = with_refs(output, call.leaves)
                 program.place(call, outcome.plan)
                 break
         return cast("R", output)
@@ -662,7 +659,7 @@ class CacheEntry:
 
     def note(self, plan: Plan, binding: Binding) -> None:
         """Notes a plan that sets Variables and does nothing else, so that the next call commits it at once."""
-        if plan.change is None and plan.calls_back is False and not plan.returns_refs and binding.is_kept:
+        if plan.change is None and plan.calls_back is False and binding.is_kept:
             self.writes = plan, self.key if len(plan.changed) == len(binding.variables) else None
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:

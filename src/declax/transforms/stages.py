@@ -73,7 +73,7 @@ class Traced(Stage[R]):
     def check_unchanging(self, where: str) -> None:
         """Raises TransformError if the function changes its arguments, or returns models, which a file cannot hold."""
         plan = self._program.outcome(self._stage.out_info).plan
-        if plan.change is None and not plan.changed and not plan.returns_refs:
+        if plan.change is None and not plan.changed:
             return
         names = names_of_call(self._call.structure)
         raise TransformError(

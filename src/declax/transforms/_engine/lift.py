@@ -7,7 +7,6 @@ function, and returns its results and changes as an `Outcome`, which `commit` ap
 from __future__ import annotations
 
 import copy
-import dataclasses
 import enum
 import functools
 import inspect
@@ -206,24 +205,10 @@ class Rebuilt:
 
     def apply(self, outcome: Outcome) -> Any:
         """The result of a function, with its outcome applied to these objects instead of the caller's."""
-        output = apply(outcome, self._objects, self._values)
-        return with_refs(output, self._leaves) if outcome.plan.returns_refs else output
+        return apply(outcome, self._objects, self._leaves)
 
     def conclude(self, output: Any, mode: Mode, labels: Labels | None = None, donated: Collection[int] = ()) -> Outcome:
         """The results and changes of the user's function; what is donated, or moves to another label, counts as new."""
-        refs = {id(leaf): i for i, leaf in enumerate(self._leaves) if is_ref(leaf)}
-        leaves = jax.tree_util.tree_leaves(output, is_leaf=is_root) if refs else ()
-        if refs.keys().isdisjoint(map(id, leaves)):
-            return self._conclude(output, mode, labels, donated)
-        output = jax.tree_util.tree_map(
-            lambda leaf: GivenRef(refs[id(leaf)]) if id(leaf) in refs else leaf, output, is_leaf=is_root
-        )
-        outcome = self._conclude(output, mode, labels, donated)
-        outcome.plan = Plan(()) if outcome.plan is UNCHANGED else outcome.plan
-        outcome.plan.returns_refs = True
-        return outcome
-
-    def _conclude(self, output: Any, mode: Mode, labels: Labels | None, donated: Collection[int]) -> Outcome:
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
@@ -234,7 +219,8 @@ class Rebuilt:
                 raise _structure_changed(self._structure, after, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         pattern = [
-            is_one or self._is_new_ref(leaf) for is_one, leaf in zip(which_are_roots(leaves), leaves, strict=True)
+            is_one or self._is_given_ref(leaf) or self._is_new_ref(leaf)
+            for is_one, leaf in zip(which_are_roots(leaves), leaves, strict=True)
         ]
         has_roots = True in pattern
         if has_roots and not mode.returns:
@@ -258,7 +244,11 @@ class Rebuilt:
 
     def _is_new_ref(self, leaf: Any) -> bool:
         """Whether a value is a ref that the function has made, which JAX cannot return."""
-        return is_ref(leaf) and _jax.is_of_current_trace(leaf) and all(leaf is not given for given in self._leaves)
+        return is_ref(leaf) and _jax.is_of_current_trace(leaf) and not self._is_given_ref(leaf)
+
+    def _is_given_ref(self, leaf: Any) -> bool:
+        """Whether a value is a ref of the arguments, which JAX cannot return either."""
+        return is_ref(leaf) and any(leaf is given for given in self._leaves)
 
     def _conclude_structural(
         self,
@@ -272,8 +262,9 @@ class Rebuilt:
         """As `conclude`, for the graph of the roots and of the result."""
         found.visit(tuple(compress(leaves, pattern)))
         found.tokens.insert(0, _PAIR)
-        given = ((i, value) for i, value in enumerate(self._values) if i not in donated)
-        inputs = {id(value): i for i, value in given if isinstance(value, Tracer)}
+        given = [(i, value) for i, value in enumerate(self._values) if i not in donated and isinstance(value, Tracer)]
+        given += [(i, value) for i, value in enumerate(self._leaves) if is_ref(value)]
+        inputs = {id(value): i for i, value in given}
         values = found.read()
         kept = [inputs.get(id(value), -1) for value in values]
         ranks = {id(o): i for i, o in enumerate(self._objects)}
@@ -286,7 +277,7 @@ class Rebuilt:
         of_results = None
         if labels is not None:
             of_graph, of_plain = labels.of_change(change, values, pattern, tree)
-            change = change._replace(kept=labels.keep(change.kept, of_graph))
+            change = change._replace(kept=labels.keep(change.kept, of_graph, values))
             of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
         added = [position for position, i in enumerate(change.kept) if i < 0]
         times = Counter(map(id, values))
@@ -339,22 +330,6 @@ def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int
     return found
 
 
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class GivenRef:
-    """Takes the place of an array ref of the arguments in a result, since JAX returns no refs."""
-
-    position: int
-
-
-def with_refs(output: Any, leaves: Sequence[Any]) -> Any:
-    """A result with the refs of the arguments, of which these are the leaves."""
-    is_end: Callable[[Any], bool] = lambda part: isinstance(part, GivenRef) or is_root(part)  # noqa: E731
-    return jax.tree_util.tree_map(
-        lambda part: leaves[part.position] if isinstance(part, GivenRef) else part, output, is_leaf=is_end
-    )
-
-
 class Plan:
     """The static half of an Outcome; made while tracing, used at each call. To JAX, a tree without leaves.
 
@@ -364,10 +339,9 @@ class Plan:
       tree, is_root: of the output; not known where nothing asks for them.
       labels: of the arrays, where they have some: the new values, then the output.
       calls_back: whether the program calls Python while it runs; None where nobody has looked.
-      returns_refs: whether the output has refs of the arguments.
     """
 
-    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "returns_refs", "tree")
+    __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
 
     def __init__(
         self,
@@ -376,7 +350,6 @@ class Plan:
         tree: Any = None,
         is_root: tuple[bool, ...] = (),
         labels: list[Any] | None = None,
-        returns_refs: bool = False,
     ) -> None:
         self.changed: tuple[int, ...] = changed
         self.labels: list[Any] | None = labels
@@ -384,7 +357,6 @@ class Plan:
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
         self.calls_back: bool | None = None
-        self.returns_refs: bool = returns_refs
         self.flat: tuple[tuple[()], _Key] = (), _Key({(): self})
 
 
@@ -438,7 +410,7 @@ CONFLICT: Final = Conflict.CONFLICT
 def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any]) -> Any:
     """Writes the changes of a function to the caller's objects, all or none; returns its output, or `CONFLICT`.
 
-    `read` are the leaves that the call read.
+    `read` are the leaves of the call.
     """
     plan, new, output = result
     if plan is UNCHANGED or (binding is None and plan.change is None):
@@ -481,7 +453,7 @@ def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:
     now = binding.read()
     if plan.change is None:
         return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
-    if not all(map(is_, now, read)):
+    if not all(map(is_, now, read)):  # plain leaves follow
         return False
     if binding.is_valid():
         return True
@@ -560,10 +532,8 @@ def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
         except Exception as error:
             explain(call, error)
             raise
-        output = commit(call.binding, call.values, outcome.parts())
+        output = commit(call.binding, call.leaves, outcome.parts())
         if output is not CONFLICT:
-            if outcome.plan.returns_refs:
-                output = with_refs(output, call.leaves)
             break
     return output
 

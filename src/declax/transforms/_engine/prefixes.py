@@ -18,7 +18,7 @@ from jax.experimental.layout import Format
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
 from declax._graph.flattening import HAS_INDEX, GraphDef, walk_tokens
-from declax._graph.nodes import Kind, kind_of, open_container
+from declax._graph.nodes import Kind, is_ref, kind_of, open_container
 from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
 from declax._state.states import State
@@ -451,10 +451,12 @@ class Labels:
                 raise inconsistent_aliasing(f"{option}, {other}", found, one, own, options)
         return [self._default if found is CAPTURED else found for found in labels]
 
-    def keep(self, kept: Sequence[int], labels: Sequence[Any]) -> tuple[int, ...]:
-        """Which leaves of a changed graph still have a value that went in, at its label."""
-        pairs = zip(kept, labels, strict=True)
-        return tuple(i if i >= 0 and is_same_label(self.leaves[i], label) else -1 for i, label in pairs)
+    def keep(self, kept: Sequence[int], labels: Sequence[Any], values: Sequence[Any]) -> tuple[int, ...]:
+        """Which leaves of a changed graph still have a value that went in, at its label; a ref is kept at any."""
+        return tuple(
+            i if i >= 0 and (is_ref(value) or is_same_label(self.leaves[i], label)) else -1
+            for i, label, value in zip(kept, labels, values, strict=True)
+        )
 
     def of_change(
         self, change: StructureChange, values: Sequence[Any], is_one: Sequence[bool], tree: Any

@@ -113,10 +113,10 @@ def concluded(structure: Structure, outcome: Outcome, by_place: Mapping[int, Any
     places = places[: len(new)]
     if plan.change is None:
         tree: Any = jax.tree_util.tree_structure(outcome.output)
-        return Outcome(Plan(tuple(places), returns_refs=plan.returns_refs), new, tree.unflatten(plain))
+        return Outcome(Plan(tuple(places)), new, tree.unflatten(plain))
     kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
     change = plan.change._replace(kept=kept)
-    return Outcome(Plan((), change, plan.tree, plan.is_root, returns_refs=plan.returns_refs), new, plain)
+    return Outcome(Plan((), change, plan.tree, plan.is_root), new, plain)
 
 
 def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:
