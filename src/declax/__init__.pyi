@@ -61,6 +61,8 @@ from declax._filters import PathContains as PathContains
 from declax._filters import PathIn as PathIn
 from declax._filters import PathMatches as PathMatches
 from declax._filters import WithTag as WithTag
+from declax._graph.abstract import abstract_with_sharding as abstract_with_sharding
+from declax._graph.abstract import as_abstract as as_abstract
 from declax._graph.api import GraphState as GraphState
 from declax._graph.api import PureState as PureState
 from declax._graph.api import call as call
@@ -294,8 +296,6 @@ from declax.transforms._engine.prefixes import Carry as Carry
 from declax.transforms._engine.prefixes import StateAxes as StateAxes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.retraces import explain_retrace as explain_retrace
-from declax.transforms.abstract import abstract_with_sharding as abstract_with_sharding
-from declax.transforms.abstract import as_abstract as as_abstract
 from declax.transforms.abstract import eval_shape as eval_shape
 from declax.transforms.abstract import make_jaxpr as make_jaxpr
 from declax.transforms.axis_names import PARTITION_NAME as PARTITION_NAME

@@ -16,9 +16,10 @@ from hypothesis import given
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import declax as dx
+from declax._graph.abstract import as_abstract
 from declax._graph.array_refs import array_ref, is_array_ref
 from declax.errors import AbstractModelError
-from declax.transforms.abstract import as_abstract, eval_shape
+from declax.transforms.abstract import eval_shape
 from strategies import build, recipes
 
 Shape = jax.ShapeDtypeStruct

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from declax import errors
+from declax._graph.abstract import with_sharding
 from declax._graph.api import split
 from declax._graph.binding import bind
 from declax._graph.flattening import GraphDef
@@ -28,7 +29,7 @@ from declax._variables.placement import (
 )
 from declax.transforms._engine.lift import write
 from declax.transforms._engine.prefixes import StateSharding
-from declax.transforms.abstract import eval_shape, with_sharding
+from declax.transforms.abstract import eval_shape
 from declax.transforms.compilation import jit
 
 M = TypeVar("M")

@@ -76,7 +76,7 @@ NODE_TAKERS: Final = frozenset(
         *(f"declax._graph.api.{name}" for name in ("graphdef", "clone", "variables")),
         *(f"declax._module.viewing.{name}" for name in ("view", "with_attributes")),
         "declax._displays.summarizing.summary",
-        "declax.transforms.abstract.as_abstract",
+        "declax._graph.abstract.as_abstract",
         *(f"declax._graph.array_refs.{name}" for name in ("as_pure", "to_refs", "to_arrays")),
         *(f"declax._graph.iteration.{name}" for name in ("iter_graph", "find_duplicates")),
         "declax._module.module.iter_modules",

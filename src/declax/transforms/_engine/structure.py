@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.snapshots import exact_types, is_frozen, thaw
+from declax._graph.abstract import abstract_model
 from declax._graph.api import GraphState
 from declax._graph.binding import bind
 from declax._graph.flattening import (
@@ -45,7 +46,6 @@ from declax._typing import Path
 from declax._variables.variable import Variable
 from declax.errors import (
     MAX_DEPTH,
-    AbstractModelError,
     DeclaxError,
     TransformError,
     describe,
@@ -738,16 +738,6 @@ def _no_array_of_jax(call: Call) -> DeclaxError | None:
                 fix="self.name = dx.static(value)        # other values are compiled in",
             )
     return None
-
-
-def abstract_model(where: str, leaf: jax.ShapeDtypeStruct, fix: str) -> AbstractModelError:
-    """The error of a computation with shapes."""
-    return AbstractModelError(
-        where,
-        "the model holds shapes in place of arrays, so it cannot compute",
-        got=f"a leaf of shape {leaf.shape} and dtype {leaf.dtype}",
-        fix=f"{fix}        # the shapes of its result; dx.update(model, state) sets arrays",
-    )
 
 
 def _ref_written(call: Call, *, is_mapped: bool) -> TransformError | None:
