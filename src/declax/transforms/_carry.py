@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from declax._graph.differences import Differing, first_differing, paths_of_objects
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.unflattening import StructureChange, blueprint_of, build_slots
 from declax._variables.variable import Variable
@@ -16,15 +17,12 @@ from declax.errors import TransformError
 from declax.transforms._engine.lift import Outcome, leaf_origins
 from declax.transforms._engine.prefixes import CAPTURED, Carry, Labels, kind_and_filter
 from declax.transforms._engine.structure import (
-    Differing,
     Mode,
     Structure,
-    first_differing,
     joined,
     name_path,
     names_of_call,
     paths_in,
-    paths_of_objects,
 )
 from declax.transforms._engine.tracing import (
     TracedFunction,

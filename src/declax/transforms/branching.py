@@ -8,6 +8,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import jax
 import numpy as np
 
+from declax._graph.differences import first_differing, paths_of_objects
 from declax._graph.flattening import HAS_INDEX, GraphDef, walk
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange
@@ -19,11 +20,9 @@ from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wai
 from declax.transforms._engine.structure import (
     Mode,
     Structure,
-    first_differing,
     is_root,
     joined,
     named,
-    paths_of_objects,
 )
 from declax.transforms._engine.tracing import (
     TracedFunction,

@@ -10,6 +10,7 @@ import jax
 
 from declax._graph.binding import bind_many, check_mode
 from declax._graph.contexts import MergeContext, SplitContext, merge_context, split_context
+from declax._graph.differences import other_paths
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import build
@@ -25,7 +26,6 @@ from declax.transforms._engine.prefixes import (
     inconsistent_aliasing,
     is_same_label,
     label_by_filter,
-    other_paths,
     spread,
 )
 from declax.transforms._engine.structure import add_labels, is_root

@@ -37,6 +37,7 @@ from typing_extensions import TypeVar
 from declax import _jax
 from declax._fields.snapshots import exact_types
 from declax._graph.binding import Binding, bind, bind_many, check_mode
+from declax._graph.differences import first_differing, leaves_of_objects, paths_of_objects
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
@@ -56,16 +57,13 @@ from declax.transforms._engine.structure import (
     check_states_kept,
     contents_of_states,
     explain,
-    first_differing,
     flatten,
     is_array_like,
     is_leaf,
     is_root,
-    leaves_of_objects,
     name_path,
     name_plain,
     parameters,
-    paths_of_objects,
     which_are_roots,
 )
 

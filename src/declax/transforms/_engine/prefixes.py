@@ -17,7 +17,8 @@ from jax.experimental.layout import Format
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
-from declax._graph.flattening import HAS_INDEX, GraphDef, walk_tokens
+from declax._graph.differences import other_paths
+from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, is_ref, kind_of, open_container
 from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
@@ -482,19 +483,6 @@ class Labels:
         found = list(self._results(tree))
         _check_plain(found, lambda: names_in_result(tree), self._names[1])
         return found
-
-
-def other_paths(graphdef: GraphDef[Any]) -> Iterator[tuple[int, Path]]:
-    """The positions of leaves that are reached again, each with one more path."""
-    definition, paths = graphdef.definition, list[Path]()
-    for path, token in walk_tokens(graphdef.tokens) if graphdef.shared is not None else ():
-        if not isinstance(token, int):
-            paths += [path] if token[0] in HAS_INDEX else []
-            continue
-        first = paths[token]
-        leaf = definition.position(first)
-        for i in definition.sub(first)[1] if leaf is None else (leaf,):
-            yield i, (*path, *definition.paths[i][len(first) :])
 
 
 def inconsistent_aliasing(where: str, found: Any, one: str, own: Any, options: str) -> TransformError:

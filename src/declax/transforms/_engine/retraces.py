@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from declax._graph.differences import STATIC_VALUE, differing
 from declax._typing import Path
 from declax.errors import TransformError, describe
 from declax.transforms._engine.structure import (
-    STATIC_VALUE,
     Structure,
     Trace,
-    differing,
     name_path,
     names_of_call,
     parameter_name,
