@@ -98,6 +98,7 @@ from declax._graph.flattening import GraphDef as GraphDef
 from declax._graph.iteration import find_duplicates as find_duplicates
 from declax._graph.iteration import iter_children as iter_children
 from declax._graph.iteration import iter_graph as iter_graph
+from declax._graph.node_states import NodeStates as NodeStates
 from declax._graph.rewriting import map as map  # noqa: A004  # the name that it has in NNX
 from declax._graph.rewriting import recursive_map as recursive_map
 from declax._graph.updating import UpdateReport as UpdateReport
@@ -314,7 +315,6 @@ from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan
 from declax.transforms.sharding import shard_map as shard_map
-from declax.transforms.trees import NodeStates as NodeStates
 from declax.transforms.trees import from_tree as from_tree
 from declax.transforms.trees import prefix as prefix
 from declax.transforms.trees import to_tree as to_tree

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import jax
 
 from declax._graph.binding import bind_many, check_mode
-from declax._graph.contexts import MergeContext, SplitContext, merge_context, split_context
+from declax._graph.contexts import merge_context, split_context
 from declax._graph.differences import other_paths
-from declax._graph.flattening import GraphDef
+from declax._graph.node_states import MergeFunction, NodeStates, SplitFunction, is_node_states, merge_node, split_node
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import build
 from declax._state.states import State, like
 from declax._tree.statuses import check_depth
 from declax._typing import MISSING, Path
-from declax.errors import GraphError, TransformError, describe, format_path
+from declax.errors import TransformError, describe, format_path
 from declax.transforms._engine.lift import Call
 from declax.transforms._engine.prefixes import (
     Labels,
@@ -120,105 +120,6 @@ def _label(part: Any, path: Path, label_of: LabelOf) -> Any:
     if not isinstance(part, State):
         return label_of(path, part)
     return like(part, [label_of((*path, *below), value) for below, value in part._read_pairs()])
-
-
-@jax.tree_util.register_pytree_with_keys_class
-class NodeStates:
-    """The GraphDef and the States of a model, in place of the model in a tree.
-
-    As a pytree it has these as children, and the metadata is static; labels from `from_prefixes` are a prefix of it.
-
-    Attributes:
-      states: the States, in the order of the filters that split them.
-      metadata: any hashable value.
-
-    >>> import declax as dx
-    >>> dx.to_tree(dx.Param(2.0)).state.leaves
-    [2.0]
-    """
-
-    __slots__ = ("_graphdef", "metadata", "states")
-
-    def __init__(self, graphdef: GraphDef[Any] | None, states: tuple[Any, ...], metadata: Hashable = None) -> None:
-        self._graphdef = graphdef
-        self.states: tuple[Any, ...] = states
-        self.metadata: Hashable = metadata
-
-    @classmethod
-    def from_split(cls, graphdef: GraphDef[Any], state: Any, /, *states: Any, metadata: Hashable = None) -> NodeStates:
-        """From the result of `split`."""
-        return cls(graphdef, (state, *states), metadata)
-
-    @classmethod
-    def from_states(cls, state: Any, /, *states: Any) -> NodeStates:
-        """From States alone; cannot be merged."""
-        return cls(None, (state, *states))
-
-    @classmethod
-    def from_prefixes(cls, prefixes: Iterable[Any], /, *, metadata: Hashable = None) -> NodeStates:
-        """From one label for each State: a prefix of NodeStates with as many States and the same metadata."""
-        return cls(None, tuple(prefixes), metadata)
-
-    @property
-    def graphdef(self) -> GraphDef[Any]:
-        """The structure.
-
-        Raises:
-          GraphError: it was made from States or labels alone.
-        """
-        if self._graphdef is None:
-            why = "it was made from States or labels only"
-            raise GraphError("NodeStates.graphdef", "this NodeStates has no GraphDef", why=why, fix="dx.to_tree(model)")
-        return self._graphdef
-
-    @property
-    def state(self) -> Any:
-        """The only State.
-
-        Raises:
-          GraphError: there is not exactly one.
-        """
-        if len(self.states) != 1:
-            got = f"{len(self.states)} States"
-            raise GraphError("NodeStates.state", "exactly one State is required", got=got, fix="node_states.states")
-        return self.states[0]
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Hashable]:
-        """The children with their names, and the metadata."""
-        named = (
-            (jax.tree_util.GetAttrKey("graphdef"), self._graphdef),
-            (jax.tree_util.GetAttrKey("states"), self.states),
-        )
-        return named, self.metadata
-
-    @classmethod
-    def tree_unflatten(cls, metadata: Hashable, children: Any) -> NodeStates:
-        """The same with other children."""
-        graphdef, states = children
-        return cls(graphdef, states, metadata)
-
-    def __repr__(self) -> str:
-        metadata = "" if self.metadata is None else f", metadata={self.metadata!r}"
-        return f"NodeStates({self._graphdef!r}, {self.states!r}{metadata})"
-
-
-SplitFunction = Callable[[SplitContext, Path, Any, Any], Any]
-MergeFunction = Callable[[MergeContext, Path, Any, Any], Any]
-
-
-def split_node(ctx: SplitContext, path: Path, prefix: Any, node: Any) -> NodeStates:
-    """Splits a model into one State; the default of `to_tree`."""
-    return NodeStates.from_split(*ctx.split(node))
-
-
-def merge_node(ctx: MergeContext, path: Path, prefix: Any, states: NodeStates) -> Any:
-    """Merges the States of a model; the default of `from_tree`."""
-    return ctx.merge(states.graphdef, *states.states)
-
-
-def is_node_states(value: object) -> bool:
-    """Whether a value is a `NodeStates`."""
-    return isinstance(value, NodeStates)
 
 
 def to_tree(
