@@ -389,6 +389,11 @@ def several(name: Any) -> tuple[Any, ...]:
     return () if name is None else tuple(name) if isinstance(name, (tuple, list)) else (name,)
 
 
+def names_of_entry(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of one entry of a spec, which may also leave the place to JAX."""
+    return tuple([axis for axis in several(entry) if isinstance(axis, str)])
+
+
 def _joined(axes: Sequence[str]) -> str:
     return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
@@ -519,5 +524,58 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
 def _is_explicit(sharding: NamedSharding) -> bool:
     """Whether the axes that split an array are explicit; of an array that is not split, all axes of the mesh."""
     types = _types_of(sharding.mesh)
-    used = [axis for entry in sharding.spec for axis in several(entry) if isinstance(axis, str)]
+    used = [axis for entry in sharding.spec for axis in names_of_entry(entry)]
     return all(types[axis] is AxisType.Explicit for axis in used or types)
+
+
+def check_splits(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh: AnyMesh | None) -> None:
+    """Checks that specs and shardings can split the leaves of a transform, which have names; the mesh is for specs.
+
+    Raises:
+      TransformError: names the first leaf for which there is no mesh, or whose dimensions cannot be split.
+    """
+    for (where, value), label in zip(leaves, labels, strict=True):
+        if not isinstance(label, (PartitionSpec, NamedSharding)):
+            continue
+        spec, on = (label.spec, label.mesh) if isinstance(label, NamedSharding) else (label, mesh)
+        sizes = mesh_sizes(where, spec, on)
+        for leaf in jax.tree.leaves(value):
+            if not _can_split(spec, jnp.shape(leaf), sizes):
+                raise cannot_split(where, spec, leaf, sizes)
+
+
+def mesh_sizes(where: str, spec: PartitionSpec, mesh: AnyMesh | None) -> dict[str, int]:
+    """The sizes of the axes of the mesh for a spec, by name.
+
+    Raises:
+      TransformError: there is no mesh.
+    """
+    if mesh is not None:
+        return sizes_of(mesh)
+    raise errors.TransformError(
+        where,
+        f"there is no mesh for {spec!r}",
+        expected="a NamedSharding, or a call under jax.set_mesh",
+        fix="with jax.set_mesh(mesh): ...",
+    )
+
+
+def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
+    if len(spec) > len(shape):
+        return False
+    names = [names_of_entry(entry) for entry in spec]
+    return all(
+        sizes.keys() >= set(along) and size % math.prod(sizes[name] for name in along) == 0
+        for size, along in zip(shape, names, strict=False)
+    )
+
+
+def cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[Any, int]) -> errors.TransformError:
+    """The error for a leaf that a spec cannot split on a mesh."""
+    return errors.TransformError(
+        where,
+        f"this cannot be split by {spec!r}",
+        expected="at most one entry for each dimension, with mesh axes whose sizes divide it",
+        got=f"{errors.describe(value)}, on a mesh of {dict(sizes)}",
+        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for leaves that are not split",
+    )

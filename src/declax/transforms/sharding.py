@@ -11,11 +11,11 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
 from declax._typing import MISSING, Missing
-from declax._variables.placement import context_mesh
+from declax._variables.placement import cannot_split, check_splits, context_mesh, names_of_entry
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
-from declax.transforms._engine.placement import cannot_split, check_splits, names_of_entry, place, shardings_of
+from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode, named_leaves, names_of_outputs
 from declax.transforms._engine.tracing import checked_function

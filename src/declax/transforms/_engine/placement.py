@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,26 +10,10 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from declax._tree.epoch import committing
-from declax._variables.placement import AnyMesh, context_mesh, is_committed, sizes_of
+from declax._variables.placement import AnyMesh, check_splits, context_mesh, is_committed, mesh_sizes, names_of_entry
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import Call, Plan, write
 from declax.transforms._engine.structure import Structure, named_leaves, names_of_outputs
-
-
-def check_splits(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh: AnyMesh | None) -> None:
-    """Checks that specs and shardings can split the leaves of a transform, which have names; the mesh is for specs.
-
-    Raises:
-      TransformError: names the first leaf for which there is no mesh, or whose dimensions cannot be split.
-    """
-    for (where, value), label in zip(leaves, labels, strict=True):
-        if not isinstance(label, (PartitionSpec, NamedSharding)):
-            continue
-        spec, on = (label.spec, label.mesh) if isinstance(label, NamedSharding) else (label, mesh)
-        sizes = _mesh_sizes(where, spec, on)
-        for leaf in jax.tree.leaves(value):
-            if not _can_split(spec, jax.numpy.shape(leaf), sizes):
-                raise cannot_split(where, spec, leaf, sizes)
 
 
 def check_results(structure: Structure, plan: Plan, leaves: Sequence[Any]) -> None:
@@ -77,29 +60,13 @@ def _check_places(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh
             )
 
 
-def _mesh_sizes(where: str, spec: PartitionSpec, mesh: AnyMesh | None) -> dict[str, int]:
-    """The sizes of the axes of the mesh for a spec, by name.
-
-    Raises:
-      TransformError: there is no mesh.
-    """
-    if mesh is not None:
-        return sizes_of(mesh)
-    raise TransformError(
-        where,
-        f"there is no mesh for {spec!r}",
-        expected="a NamedSharding, or a call under jax.set_mesh",
-        fix="with jax.set_mesh(mesh): ...",
-    )
-
-
 def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
     """Checks that there is a mesh with the axes of a spec of `out_shardings`; JAX does before it has the results.
 
     Raises:
       TransformError: there is none.
     """
-    sizes = _mesh_sizes("out_shardings", spec, mesh)
+    sizes = mesh_sizes("out_shardings", spec, mesh)
     unknown = sorted({name for entry in spec for name in names_of_entry(entry)} - sizes.keys())
     if unknown:
         raise TransformError(
@@ -109,34 +76,6 @@ def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
             got=f"a mesh of {sizes}",
             fix=f"jax.P({next(iter(sizes), None)!r})",
         )
-
-
-def _can_split(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[Any, int]) -> bool:
-    if len(spec) > len(shape):
-        return False
-    names = [names_of_entry(entry) for entry in spec]
-    return all(
-        sizes.keys() >= set(along) and size % math.prod(sizes[name] for name in along) == 0
-        for size, along in zip(shape, names, strict=False)
-    )
-
-
-def cannot_split(where: str, spec: PartitionSpec, value: Any, sizes: Mapping[Any, int]) -> TransformError:
-    """The error for a leaf that a spec cannot split on a mesh."""
-    return TransformError(
-        where,
-        f"this cannot be split by {spec!r}",
-        expected="at most one entry for each dimension, with mesh axes whose sizes divide it",
-        got=f"{describe(value)}, on a mesh of {dict(sizes)}",
-        fix="dx.StateSharding({dx.Param: jax.P('data'), ...: None})        # None for leaves that are not split",
-    )
-
-
-def names_of_entry(entry: Any) -> tuple[str, ...]:
-    """The mesh axes of an entry of a spec."""
-    if entry is None or isinstance(entry, str):
-        return () if entry is None else (entry,)
-    return tuple(entry) if isinstance(entry, tuple) else ()
 
 
 def shardings_of(call: Call, labels: Sequence[Any], mesh: object) -> dict[int, Sharding]:
