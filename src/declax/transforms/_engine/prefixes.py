@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -195,7 +196,7 @@ class Prefixes:
     ) -> Labels:
         """The label of each leaf of a call."""
         arguments = positioned(function, structure.tree, skipped)
-        specs = [of_keywords] * (len(arguments.leaves) + len(arguments.named))
+        specs = [of_keywords] * sum(part.num_leaves for part in structure.tree.children()[:2])
         found = spread(self.of_arguments, arguments.tree, self._kind.names[0], self._kind.is_label)
         for number, spec in zip(arguments.leaves, found, strict=True):
             specs[number] = spec
@@ -215,33 +216,26 @@ class Prefixes:
 
 
 class Positioned(NamedTuple):
-    """The tree of the positioned arguments of a call, and the numbers of its leaves and of the other leaves."""
+    """The tree of the positioned arguments of a call, and the numbers of its leaves."""
 
     tree: Any
     leaves: Sequence[int]
-    named: Sequence[int]
 
 
 def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> Positioned:
     """The arguments of a call that have a position, also by name; the call has none at skipped positions."""
     args, kwargs, *_ = tree.children()
-    count = args.num_leaves
-    if not kwargs.children():
-        return Positioned(args, range(count), ())
-    taken = {place: rank for rank, place in enumerate(_places(function, skipped))}
-    listed = [(part, range(start, start + part.num_leaves)) for part, start in _with_starts(args.children(), 0)]
-    named: list[int] = []
-    for name, (part, start) in zip(kwargs.node_data()[1], _with_starts(kwargs.children(), count), strict=True):
-        numbers = range(start, start + part.num_leaves)
-        place = taken.get(name, -1)
-        if place < len(args.children()):  # none, or one that is taken, which is an error of the call
-            named += numbers
-            continue
-        listed += [(_NOTHING, range(0))] * (place + 1 - len(listed))
-        listed[place] = part, numbers
-    return Positioned(
-        jax.tree_util.treedef_tuple([part for part, _ in listed]), [i for _, numbers in listed for i in numbers], named
-    )
+    parts, count = [*args.children(), *kwargs.children()], len(args.children())
+    ends = accumulate(part.num_leaves for part in parts)
+    numbered = [(part, range(end - part.num_leaves, end)) for part, end in zip(parts, ends, strict=True)]
+    listed, places = numbered[:count], _places(function, skipped) if kwargs.children() else []
+    for name, found in zip(kwargs.node_data()[1], numbered[count:], strict=True):
+        place = places.index(name) if name in places else -1
+        if place >= count:  # others have no position, or one that is taken, which is an error of the call
+            listed += [(_NOTHING, range(0))] * (place + 1 - len(listed))
+            listed[place] = found
+    numbers = [number for _, numbers in listed for number in numbers]
+    return Positioned(jax.tree_util.treedef_tuple([part for part, _ in listed]), numbers)
 
 
 def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str | None]:
@@ -251,12 +245,6 @@ def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str 
     # a name of a positional-only parameter may be one of the others, that `**kwargs` takes
     names = [p.name if p.kind is p.POSITIONAL_OR_KEYWORD else None for p in found]
     return [name for place, name in enumerate(names) if place not in skipped]
-
-
-def _with_starts(parts: Sequence[Any], start: int) -> Iterator[tuple[Any, int]]:
-    for part in parts:
-        yield part, start
-        start += part.num_leaves
 
 
 # --- from prefixes to leaves -----------------------------------------------------
