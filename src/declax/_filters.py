@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import abc
-import dataclasses
+import functools
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import EllipsisType, FunctionType, MappingProxyType, UnionType
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, Union, cast, get_args, get_origin
+from types import EllipsisType, FunctionType, UnionType
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, Union, cast, get_args, get_origin
 from typing import Any as AnyType
 
-from declax._typing import Path
+from declax._typing import Immutable, Path
 from declax.errors import FilterError, describe, note_path, type_name
 
 
@@ -38,38 +37,25 @@ dx.PathContains(key), dx.PathIn(path, ...), dx.PathMatches('blocks.*.kernel')
 lambda path, value: ...   what it says"""
 
 
-class _OfPaths(abc.ABC):
-    """A predicate that depends on the path only."""
-
-    @abc.abstractmethod
-    def _takes(self, path: Path) -> bool: ...
-
-    def __call__(self, path: Path, value: AnyType) -> bool:
-        return self._takes(path)
-
-    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        return self._takes(path)
+class BuiltIn(Immutable):
+    """A predicate of declax."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Everything(_OfPaths):
+class Everything(BuiltIn):
     """Matches all leaves; the same as ``...``."""
 
-    def _takes(self, path: Path) -> bool:
+    def __call__(self, path: Path, value: AnyType) -> bool:
         return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Nothing(_OfPaths):
+class Nothing(BuiltIn):
     """Matches no leaves; the same as None."""
 
-    def _takes(self, path: Path) -> bool:
+    def __call__(self, path: Path, value: AnyType) -> bool:
         return False
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class PathContains(_OfPaths):
+class PathContains(BuiltIn):
     """Matches leaves whose path has a key.
 
     Args:
@@ -83,20 +69,19 @@ class PathContains(_OfPaths):
     """
 
     key: Hashable
-    exact: bool = True
+    exact: bool
 
-    def _takes(self, path: Path) -> bool:
-        if self.exact:
-            return self.key in path
-        text = str(self.key)
-        return any(text in str(key) for key in path)
+    def __init__(self, key: Hashable, exact: bool = True) -> None:
+        vars(self).update(key=key, exact=exact)
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return self.key in path if self.exact else any(str(self.key) in str(key) for key in path)
 
     def __repr__(self) -> str:
         return f"PathContains({self.key!r}{'' if self.exact else ', exact=False'})"
 
 
-@dataclasses.dataclass(frozen=True, repr=False, init=False)
-class PathIn(_OfPaths):
+class PathIn(BuiltIn):
     """Matches leaves at given paths.
 
     Args:
@@ -113,9 +98,9 @@ class PathIn(_OfPaths):
     paths: frozenset[Path]
 
     def __init__(self, *paths: Path) -> None:
-        object.__setattr__(self, "paths", frozenset(map(_checked_path, paths)))
+        vars(self).update(paths=frozenset(map(_checked_path, paths)))
 
-    def _takes(self, path: Path) -> bool:
+    def __call__(self, path: Path, value: AnyType) -> bool:
         return path in self.paths
 
     def __repr__(self) -> str:
@@ -133,8 +118,7 @@ def _checked_path(path: AnyType) -> Path:
     raise FilterError("PathIn", "a path is a tuple of hashable keys", got=describe(path), fix=fix)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class PathMatches(_OfPaths):
+class PathMatches(BuiltIn):
     """Matches leaves whose path matches a pattern.
 
     Args:
@@ -152,24 +136,21 @@ class PathMatches(_OfPaths):
     """
 
     pattern: str
-    _regex: re.Pattern[str] = dataclasses.field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_regex", re.compile(_regex_of(self.pattern), re.DOTALL))
+    def __init__(self, pattern: str) -> None:
+        _steps_of(pattern)
+        vars(self).update(pattern=pattern)
 
-    def _takes(self, path: Path) -> bool:
-        return self._regex.fullmatch("".join(f"{key}{_END}" for key in path)) is not None
-
-    def __repr__(self) -> str:
-        return f"PathMatches({self.pattern!r})"
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return _regex_of(self.pattern).fullmatch("".join(f"{key}{_END}" for key in path)) is not None
 
 
 _END = "\0"
 """Ends each step of a path in the text that a pattern is matched against."""
 
 
-def _regex_of(pattern: str) -> str:
-    """The regular expression of a pattern; a dot in it may also be part of a key."""
+def _steps_of(pattern: str) -> list[str]:
+    """The steps of a pattern, of which there is one at least, and none is empty."""
     is_text = isinstance(pattern, str)
     steps = re.sub(r"\[(['\"]?)([^\[\]]*)\1\]", r".\2", pattern).removeprefix(".").split(".") if is_text else []
     if not steps or not all(steps):
@@ -179,7 +160,13 @@ def _regex_of(pattern: str) -> str:
             got=describe(pattern),
             fix="PathMatches('blocks.*.attn.**')",
         )
-    text = ""
+    return steps
+
+
+@functools.lru_cache(maxsize=256)
+def _regex_of(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a pattern; a dot in it may also be part of a key."""
+    text, steps = "", _steps_of(pattern)
     for position, step in enumerate(steps):
         if step == "**":
             text += "" if position and steps[position - 1] == "**" else f"(?:[^{_END}]*{_END})*"
@@ -187,11 +174,10 @@ def _regex_of(pattern: str) -> str:
         for character in step:
             text += {"*": f"[^{_END}]*", "?": f"[^{_END}]"}.get(character) or re.escape(character)
         text += _END if position == len(steps) - 1 or steps[position + 1] == "**" else f"[.{_END}]"
-    return text
+    return re.compile(text, re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class OfType:
+class OfType(BuiltIn):
     """Takes values of a type, and values whose attribute ``type`` is a subclass of it.
 
     Args:
@@ -207,22 +193,16 @@ class OfType:
 
     type: type
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.type, type):
-            raise FilterError("OfType", "this is not a class", got=describe(self.type), fix="OfType(dx.Param)")
+    def __init__(self, type: _Class) -> None:
+        if not isinstance(type, _Class):
+            raise FilterError("OfType", "this is not a class", got=describe(type), fix="OfType(dx.Param)")
+        vars(self).update(type=type)
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         if isinstance(value, self.type):
             return True
         kind = getattr(value, "type", None)
-        return isinstance(kind, type) and issubclass(kind, self.type)
-
-    def matches_kind(self, path: Path, kind: _Class | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        return kind is not None and issubclass(kind, self.type) if _is_kind(self.type) else None
-
-    def __repr__(self) -> str:
-        return f"OfType({self.type!r})"
+        return isinstance(kind, _Class) and issubclass(kind, self.type)
 
 
 _Class: TypeAlias = type  # OfType.type hides the builtin inside the class
@@ -233,8 +213,7 @@ def _is_kind(cls: type) -> bool:
     return hasattr(cls, "raw_value")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class WithTag:
+class WithTag(BuiltIn):
     """Takes Variables with this ``tag`` in their metadata, and values with an attribute ``tag`` of this text.
 
     The keys and counts of random streams have the name of the stream as tag.
@@ -249,32 +228,20 @@ class WithTag:
 
     tag: str
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.tag, str):
-            raise FilterError("WithTag", "a tag must be a string", got=describe(self.tag), fix="WithTag('dropout')")
+    def __init__(self, tag: str) -> None:
+        if not isinstance(tag, str):
+            raise FilterError("WithTag", "a tag must be a string", got=describe(tag), fix="WithTag('dropout')")
+        vars(self).update(tag=tag)
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        kind = type(value)
-        if _is_kind(kind):  # asking a Variable for an attribute may run its hooks
-            return self._is_tag(value._metadata.get("tag"), kind)
-        tag = getattr(value, "tag", None)
+        tag = None
+        if _is_kind(type(value)):  # asking a Variable for an attribute may run its hooks
+            tag, value = value._metadata.get("tag"), type(value)
+        tag = getattr(value, "tag", None) if tag is None else tag
         return isinstance(tag, str) and tag == self.tag
 
-    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        return None if kind is None else self._is_tag(metadata.get("tag"), kind)
 
-    def _is_tag(self, tag: object, kind: type) -> bool:
-        if tag is None:
-            tag = getattr(kind, "tag", None)
-        return isinstance(tag, str) and tag == self.tag
-
-    def __repr__(self) -> str:
-        return f"WithTag({self.tag!r})"
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Unless:
+class Unless(BuiltIn):
     """Takes Variables of a kind, except those that have False under a name in their metadata.
 
     >>> import declax as dx
@@ -286,38 +253,23 @@ class Unless:
     name: str
     written: str
 
-    def __call__(self, path: Path, value: AnyType) -> bool:
-        metadata: Mapping[str, AnyType] = getattr(value, "_metadata", _NONE)
-        return isinstance(value, self.kind) and bool(metadata.get(self.name, True))
+    def __init__(self, kind: type, name: str, written: str) -> None:
+        vars(self).update(kind=kind, name=name, written=written)
 
-    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        return kind is not None and issubclass(kind, self.kind) and bool(metadata.get(self.name, True))
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return isinstance(value, self.kind) and bool(getattr(value, "_metadata", {}).get(self.name, True))
 
     def __repr__(self) -> str:
         return self.written
 
 
-@dataclasses.dataclass(frozen=True, repr=False, init=False)
-class _Combination:
-    """Predicates of which one that returns `_settles` decides."""
+class _Combination(BuiltIn):
+    """Predicates that decide together."""
 
     predicates: tuple[Predicate, ...]
-    _settles: ClassVar[bool]
 
     def __init__(self, *filters: Filter) -> None:
-        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
-
-    def __call__(self, path: Path, value: AnyType) -> bool:
-        is_settled = any(bool(p(path, value)) is self._settles for p in self.predicates)
-        return self._settles if is_settled else not self._settles
-
-    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        decisions = {matches_kind(p, path, kind, metadata) for p in self.predicates}
-        if self._settles in decisions:
-            return self._settles
-        return None if None in decisions else not self._settles
+        vars(self).update(predicates=tuple(map(to_predicate, filters)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
@@ -331,7 +283,8 @@ class Any(_Combination):
     True
     """
 
-    _settles = True
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return any(predicate(path, value) for predicate in self.predicates)
 
 
 class All(_Combination):
@@ -342,7 +295,8 @@ class All(_Combination):
     False
     """
 
-    _settles = False
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return all(predicate(path, value) for predicate in self.predicates)
 
 
 class Not(_Combination):
@@ -353,42 +307,40 @@ class Not(_Combination):
     False
     """
 
-    _settles = True
-
     def __init__(self, filter: Filter, /) -> None:
         super().__init__(filter)
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        return not super().__call__(path, value)
-
-    def matches_kind(self, path: Path, kind: type | None, metadata: Mapping[str, AnyType]) -> bool | None:
-        """As the function `matches_kind`."""
-        decision = super().matches_kind(path, kind, metadata)
-        return None if decision is None else not decision
+        return not self.predicates[0](path, value)
 
 
-_NONE: Final[Mapping[str, AnyType]] = MappingProxyType({})
+# What the results of predicates depend on; each includes those above it.
+ON_KIND: Final = 0
+ON_PLACE: Final = 1
+"""The path, and the metadata of a Variable."""
+ON_TAG: Final = 2
+"""An attribute of a value that is in no Variable."""
+ON_VALUE: Final = 3
 
-_PREDICATES = (_OfPaths, OfType, WithTag, Unless, _Combination)
-_BUILT_IN = frozenset({Everything, Nothing, PathContains, PathIn, PathMatches, OfType, WithTag, Unless, Any, All, Not})
-"""Predicates with `matches_kind`; a derived class may return another result."""
+_COMBINATIONS: Final[frozenset[type]] = frozenset({Any, All, Not})
+_DEPENDENCIES: Final[Mapping[type, int]] = {
+    **dict.fromkeys((Everything, Nothing), ON_KIND),
+    **dict.fromkeys((PathContains, PathIn, PathMatches, Unless), ON_PLACE),
+    WithTag: ON_TAG,
+}
 
 
-def matches_kind(
-    predicate: Predicate, path: Path, kind: type | None, metadata: Mapping[str, AnyType] = _NONE
-) -> bool | None:
-    """The result of a predicate if path, kind and metadata of a leaf settle it, else None."""
-    known: AnyType = predicate
-    return known.matches_kind(path, kind, metadata) if type(predicate) in _BUILT_IN else None
+def dependency_of(*predicates: Predicate) -> int:
+    """What the results of all predicates depend on; those of a class that a user derives may look at values."""
+    return max(map(_dependency_of, predicates), default=ON_KIND)
 
 
-def is_of_kind(predicate: Predicate) -> bool:
-    """Whether all Variables of one kind get the same result from a predicate."""
-    if type(predicate) not in _BUILT_IN:
-        return False
-    if isinstance(predicate, _Combination):
-        return all(map(is_of_kind, predicate.predicates))
-    return isinstance(predicate, (Everything, Nothing)) or (isinstance(predicate, OfType) and _is_kind(predicate.type))
+def _dependency_of(predicate: Predicate) -> int:
+    if isinstance(predicate, _Combination) and type(predicate) in _COMBINATIONS:
+        return dependency_of(*predicate.predicates)
+    if isinstance(predicate, OfType) and type(predicate) is OfType and _is_kind(predicate.type):
+        return ON_KIND
+    return _DEPENDENCIES.get(type(predicate), ON_VALUE)
 
 
 def to_predicate(filter: Filter, /) -> Predicate:
@@ -420,7 +372,7 @@ def predicate_of(filter: Filter, where: str) -> Predicate:
     elif origin is not None or filter is AnyType:
         raise FilterError(where, "this is an annotation, not a filter", got=repr(filter), fix=GRAMMAR)
     if isinstance(kind, type):
-        if issubclass(kind, _PREDICATES):
+        if issubclass(kind, BuiltIn):
             problem = "this is the class of a predicate, not a predicate"
             raise FilterError(where, problem, got=describe(kind), fix=f"{kind.__name__}(...)")
         return OfType(kind)

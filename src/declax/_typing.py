@@ -1,4 +1,4 @@
-"""Aliases, protocols and sentinels that every layer may use."""
+"""Aliases, protocols, sentinels and immutable values that every layer may use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, Ty
 
 import jax
 import numpy as np
+
+from declax.errors import MissingAttributeError, type_name
 
 T = TypeVar("T")
 
@@ -56,6 +58,32 @@ class Initializer(Protocol):
     """A function of a key, a shape and a dtype that returns the initial value of a Variable."""
 
     def __call__(self, key: jax.Array, shape: Shape, dtype: Any = ..., /) -> jax.Array: ...
+
+
+class Immutable:
+    """A value that compares, hashes and prints by its attributes, which ``vars(self).update(...)`` sets.
+
+    A frozen dataclass does the same, and compiles six functions when its module is imported.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, vars(self).values()))})"
+
+    if not TYPE_CHECKING:  # with these, a type checker would accept attributes of any name
+
+        def __setattr__(self, name: str, value: object) -> None:
+            name_of_class = type_name(type(self))
+            fix = f"{name_of_class}(...)        # a new one"
+            raise MissingAttributeError(f"{name_of_class}.{name}", "this value cannot be changed", fix=fix)
+
+        def __delattr__(self, name: str) -> None:
+            self.__setattr__(name, None)
 
 
 class Missing(enum.Enum):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from declax import _jax
 from declax._classes.pytree import Pytree, delete_attribute, layout_of
-from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, predicate_of, predicates_of
+from declax._filters import ON_KIND, Filter, Predicate, as_written, ask, dependency_of, predicate_of, predicates_of
 from declax._graph.api import refuse_state
 from declax._graph.binding import bind
 from declax._graph.nodes import (
@@ -96,7 +96,7 @@ class _Search:
         self.found: list[_Found] = []
         self.places: dict[tuple[int, Any], tuple[Any, Link, int]] = {}
         self._predicates = predicates
-        self._asks_kind_only = all(map(is_of_kind, predicates))
+        self._asks_kind_only = dependency_of(*predicates) == ON_KIND
         self._group_of_class: dict[type, int] = {}
         self._skipped: set[type] = set()  # classes whose values do not go through the stack
         self._seen_of_tree: dict[int, Link] | None = {} if is_tree else None

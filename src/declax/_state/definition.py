@@ -18,7 +18,17 @@ import jax
 
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import exact_types
-from declax._filters import Filter, Predicate, as_written, ask, is_of_kind, matches_kind, predicates_of
+from declax._filters import (
+    ON_KIND,
+    ON_PLACE,
+    ON_TAG,
+    Filter,
+    Predicate,
+    as_written,
+    ask,
+    dependency_of,
+    predicates_of,
+)
 from declax._jax import current_trace
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, Key, Path
@@ -358,34 +368,20 @@ def _groups(
     """The groups, the leaves that no filter matches, and whether the result holds for other values."""
     taken: list[list[int]] = [[] for _ in predicates]
     rest: list[int] = []
-    is_lasting = True
-    is_by_kind = all(map(is_of_kind, predicates))  # one leaf decides for all of its kind
+    dependency = dependency_of(*predicates)
     groups_by_kind: dict[type | None, list[int]] = {}
-    for position, leaf_def in enumerate(definition.leaf_defs):
+    for position, (path, leaf_def) in enumerate(zip(definition.paths, definition.leaf_defs, strict=True)):
         kind = None if leaf_def is None else leaf_def[0]
-        group = groups_by_kind.get(kind) if is_by_kind else None
+        group = groups_by_kind.get(kind) if dependency == ON_KIND else None  # one leaf decides for all of its kind
         if group is None:
-            group = rest
-            for candidate, predicate in zip(taken, predicates, strict=True):
-                answer, needs_value = _matches(predicate, definition, position, leaves)
-                is_lasting &= not needs_value
-                if answer:
-                    group = candidate
-                    break
+            leaf = leaves[position]
+            value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
+            pairs = zip(taken, predicates, strict=True)
+            group = next((some for some, predicate in pairs if ask(predicate, path, value)), rest)
             groups_by_kind[kind] = group
         group.append(position)
+    is_lasting = dependency <= (ON_PLACE if None in definition.leaf_defs else ON_TAG)
     return tuple((definition.select(tuple(some)), tuple(some)) for some in taken), tuple(rest), is_lasting
-
-
-def _matches(predicate: Predicate, definition: StateDef, position: int, leaves: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether a predicate matches a leaf, and whether that depends on the leaf's value."""
-    path, leaf_def, leaf = definition.paths[position], definition.leaf_defs[position], leaves[position]
-    kind, metadata = (None, Metadata.EMPTY) if leaf_def is None else leaf_def
-    decided = matches_kind(predicate, path, kind, metadata)
-    if decided is not None:
-        return decided, False
-    value = leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], None)
-    return ask(predicate, path, value), True
 
 
 # --- equality -------------------------------------------------------------------

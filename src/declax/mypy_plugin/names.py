@@ -86,11 +86,11 @@ NODE_TAKERS: Final = frozenset(
 """The functions whose first argument is a model."""
 FILTERS: Final = frozenset({"declax._filters.All", "declax._filters.Any", "declax._filters.Not"})
 """The classes of filters that combine others."""
-PREDICATES: Final = FILTERS | {"declax._filters._OfPaths", "declax._filters.OfType", "declax._filters.WithTag"}
-"""The classes, and base classes, of filters."""
+PREDICATE: Final = "declax._filters.BuiltIn"
+"""The base class of the filters of declax."""
 
 LINEAR: Final = "declax.nn.linear.Linear"
-EMBED: Final = "declax.nn.linear.Embed"
+EMBED: Final = "declax.nn.embedding.Embed"
 CONV: Final = "declax.nn.conv.Conv"
 LAYER_NORM: Final = "declax.nn.normalization.LayerNorm"
 BATCH_NORM: Final = "declax.nn.batch_norm.BatchNorm"

@@ -157,7 +157,7 @@ def _problem_of(expr: Expression, api: Any) -> str | None:
         return f"a value of type {text_of(typ)} is not a filter" if is_value else None
     if info.fallback_to_any or info.has_base(names.VARIABLE):
         return None
-    if any(info.has_base(base) for base in names.PREDICATES):
+    if info.has_base(names.PREDICATE):
         return f"{info.name} is a class, not a filter; use {info.name}(...)"
     if info.has_base(names.PYTREE):
         return f"{info.name} is not a kind of Variable; leaves are Variables and arrays, not modules"
