@@ -6,7 +6,6 @@ and they print as the code that makes them. The numbers are JAX's own.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import operator
@@ -21,7 +20,7 @@ from jax.core import Tracer
 from jax.nn import initializers as _jax_initializers
 
 from declax import errors
-from declax._typing import MISSING, ArrayLike, Dtype
+from declax._typing import MISSING, ArrayLike, Dtype, Immutable
 from declax._typing import Initializer as Initializer
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
 from declax._variables.placement import on_mesh, put
@@ -38,8 +37,7 @@ _PYTHON_SCALARS: Final = (bool, int, float, complex)
 _INTEGERS: Final = (int, np.integer)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class NamedInitializer:
+class NamedInitializer(Immutable):
     """An initializer of ``jax.nn.initializers``, known by its name and settings.
 
     Made by the factories of this module; `zeros` and `ones` have no settings.
@@ -55,10 +53,13 @@ class NamedInitializer:
     """
 
     name: str
-    settings: tuple[tuple[str, Hashable], ...] | None = None
+    settings: tuple[tuple[str, Hashable], ...] | None
 
     can_place: ClassVar[bool] = True
     """Whether it takes `out_sharding`."""
+
+    def __init__(self, name: str, settings: tuple[tuple[str, Hashable], ...] | None = None) -> None:
+        vars(self).update(name=name, settings=settings)
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -415,12 +416,14 @@ ValueHooks: TypeAlias = ValueHook | Sequence[ValueHook]
 AxisHooks: TypeAlias = AxisHook | Sequence[AxisHook]
 
 
-@dataclasses.dataclass(frozen=True)
-class InitializerWithMetadata:
+class InitializerWithMetadata(Immutable):
     """An initializer whose values bring metadata; hashable and equal by value, so that it causes no retrace."""
 
     initializer: Callable[..., Any]
     metadata: Metadata
+
+    def __init__(self, initializer: Callable[..., Any], metadata: Metadata) -> None:
+        vars(self).update(initializer=initializer, metadata=metadata)
 
     @property
     def can_place(self) -> bool:

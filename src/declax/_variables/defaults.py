@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final, overload
 
 from declax._modes import Default, is_on
+from declax._typing import Immutable
 from declax.errors import MetadataError
 
 is_used = False
 """Whether this process has changed the defaults; no Variable asks for them before."""
 
 
-@dataclasses.dataclass(frozen=True)
-class VarDefaults(Mapping[str, bool]):
+class VarDefaults(Immutable, Mapping[str, bool]):
     """The defaults of two arguments of `Variable`.
 
     Attributes:
@@ -23,14 +22,17 @@ class VarDefaults(Mapping[str, bool]):
       ref: whether a new Variable holds a ref in place of an array.
     """
 
-    hijax: bool = False
-    ref: bool = False
+    hijax: bool
+    ref: bool
+
+    def __init__(self, hijax: bool = False, ref: bool = False) -> None:
+        vars(self).update(hijax=hijax, ref=ref)
 
     def __getitem__(self, name: str) -> bool:
-        return dataclasses.asdict(self)[name]  # type: ignore[no-any-return]  # both are bools
+        return vars(self)[name]  # type: ignore[no-any-return]  # both are bools
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("hijax", "ref"))
+        return iter(vars(self))
 
     def __len__(self) -> int:
         return 2

@@ -6,7 +6,6 @@ which gives labels by filter; or a graph of labels.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -24,7 +23,7 @@ from declax._graph.nodes import Kind, is_ref, kind_of, open_container
 from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
 from declax._state.states import State
-from declax._typing import MISSING, Path
+from declax._typing import MISSING, Immutable, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
 from declax.transforms._engine.lift import Outcome, Plan, leaf_origins
@@ -58,13 +57,12 @@ class Carry:
     """
 
 
-@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
-class StateLabels(Mapping[Any, L]):
+class StateLabels(Immutable, Mapping[Any, L]):
     """Labels by filter, of which the first match decides; or a State of labels by path."""
 
     filters: tuple[Filter, ...]
     labels: tuple[L, ...]
-    predicates: tuple[Predicate, ...] = dataclasses.field(compare=False)
+    predicates: tuple[Predicate, ...]
 
     def __init__(self, labels: Mapping[Any, L] | Iterable[tuple[Filter, L]], /) -> None:
         try:
@@ -79,9 +77,7 @@ class StateLabels(Mapping[Any, L]):
                 got=describe(labels),
                 fix=f"dx.{name}({{dx.Param: ..., ...: None}})",
             ) from None
-        object.__setattr__(self, "filters", filters)
-        object.__setattr__(self, "labels", values)
-        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
+        vars(self).update(filters=filters, labels=values, predicates=tuple(map(to_predicate, filters)))
 
     def map_prefix(self, path: Path, leaf: Any) -> L:
         """The label of the leaf at a path below a model: a Variable, or an array outside of Variables.
@@ -138,8 +134,6 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
     >>> dx.vmap(lambda p, x: p * x, in_axes=(axes, None))(dx.Param(jnp.arange(3.0)), 2.0)
     Array([0., 2., 4.], dtype=float32)
     """
-
-    __slots__ = ()
 
     @property
     def axes(self) -> tuple[int | type[Carry] | None, ...]:
@@ -614,8 +608,6 @@ class StateSharding(StateLabels[Hashable]):
     >>> dx.StateSharding({dx.Param: jax.P("data"), ...: None}).shardings
     (P('data',), None)
     """
-
-    __slots__ = ()
 
     @property
     def shardings(self) -> tuple[Any, ...]:
