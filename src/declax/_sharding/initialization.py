@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, overload
 
@@ -99,7 +98,7 @@ def init_sharded(
     function = _maker(make)
 
     def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
-        later: Rules = dataclasses.replace(sharding_rules._current.get(), otherwise="later")
+        later = Rules(sharding_rules._current.get().pairs, "later")
         with sharding_rules(later):  # what does not fit is found below, with its path, or has other shardings
             result = function(*args, **kwargs)
         _place(result, shardings)

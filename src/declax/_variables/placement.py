@@ -6,7 +6,6 @@ mesh: that of the metadata, or that of `jax.set_mesh`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import sys
@@ -41,20 +40,27 @@ reshard: Callable[..., Any] = jax.sharding.reshard
 # --- rules ------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
+class _RulesKey(NamedTuple):
+    pairs: tuple[tuple[str, Hashable], ...] = ()
+    otherwise: Literal["raise", "replicate", "later"] = "raise"
+
+
+class Rules(_RulesKey):
     """What logical names stand for, and what happens where a name does not fit.
+
+    A tuple, since JAX hashes it with each operation that it traces.
 
     Attributes:
       pairs: names, and what they stand for.
       otherwise: what happens with a dimension that cannot be split: it is an error, or replicated with a warning;
         ``"later"`` leaves new Variables to a check of the whole model.
-      reported: what warnings have told.
+      reported: what warnings have told; not a part of the value.
     """
 
-    pairs: tuple[tuple[str, Hashable], ...] = ()
-    otherwise: Literal["raise", "replicate", "later"] = "raise"
-    reported: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
+    reported: set[str]
+
+    def __init__(self, *_: object) -> None:
+        self.reported = set()
 
     @staticmethod
     def of(rules: AxisRules, where: str, otherwise: Literal["raise", "replicate"] = "raise") -> Rules:
@@ -302,7 +308,7 @@ def _rules_of(metadata: Metadata, where: str) -> Rules:
                 got=repr(target),
                 fix="omit one of them",
             )
-    return dataclasses.replace(rules, pairs=tuple(together.items()))
+    return Rules(tuple(together.items()), rules.otherwise)
 
 
 _Problem: TypeAlias = tuple[str, str]
