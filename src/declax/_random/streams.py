@@ -55,7 +55,7 @@ Rules: TypeAlias = Sequence[tuple[Filter, KeyChange | None]]
 FORK: Final[KeyChange] = ("fork", ())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Stream:
     """A stream of a model: its path, and the Variables of its key and its count."""
 
@@ -74,7 +74,7 @@ class Stream:
         return format_path(self.path) if self.path else "the stream"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class StreamBackup:
     """A stream, and the key and count that it had."""
 

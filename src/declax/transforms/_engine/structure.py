@@ -542,8 +542,8 @@ def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
     return [(name, leaf) for name, leaf in _concrete_arrays(call) if leaf.is_deleted()]
 
 
-_DONATED_ONCE: Final = re.compile("donate the same buffer twice|previously donated in the same call")
-_REFUSED: Final = re.compile("not a valid JAX type|as an abstract array")
+_DONATED_ONCE: Final = "donate the same buffer twice|previously donated in the same call"
+_REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 
 def explain(call: Call, error: BaseException) -> None:
@@ -556,9 +556,9 @@ def explain(call: Call, error: BaseException) -> None:
     found: DeclaxError | None = None
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in text:
         found = _deleted(deleted_leaves(call))
-    elif isinstance(error, (RuntimeError, ValueError)) and _DONATED_ONCE.search(text):
+    elif isinstance(error, (RuntimeError, ValueError)) and re.search(_DONATED_ONCE, text):
         found = _donated_twice(call)
-    elif isinstance(error, TypeError) and _REFUSED.search(text):
+    elif isinstance(error, TypeError) and re.search(_REFUSED, text):
         found = _no_array_of_jax(call)
     elif type(error) is Exception and "array reference" in text:
         found = _ref_written(call, is_mapped="vmapped" in text)
