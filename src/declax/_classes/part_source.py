@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
@@ -102,7 +103,13 @@ class PartsFunction:
             self._names.update(overridden)
             self._name_items(part.name, self._known[part.name])
         self.source = "\n".join(lines)
-        (self._function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], writer.constants)
+        self._constants = writer.constants
+
+    @functools.cached_property
+    def _function(self) -> Callable[..., None]:
+        """The function of the source. The first construction compiles it, since few imported classes are used."""
+        (function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], self._constants)
+        return function
 
     def _take_names(self, part: Part, writer: SourceWriter) -> dict[int, str]:
         """Removes and returns the names of the expressions that a part overrides, which it evaluates in its place."""
