@@ -159,7 +159,7 @@ def test_fingerprints_are_the_same_in_other_processes():
 def test_the_canonical_text_is_fixed():
     """Whoever kept a fingerprint wants it to stay: a change of this text is a change for users."""
     assert canonical_text(small(1)) == (
-        "spec(config.spec_models:Model, embed=spec(declax.nn.linear:Embed, num_embeddings=11, features=4), "
+        "spec(config.spec_models:Model, embed=spec(declax.nn.embedding:Embed, num_embeddings=11, features=4), "
         "blocks=[spec(config.spec_models:Block, mixer=spec(config.spec_models:Mlp, dim=4, hidden=6))], "
         "head=Ref('/embed'))"
     )

@@ -50,13 +50,14 @@ from declax.nn.cells import modified_orthogonal as modified_orthogonal
 from declax.nn.contractions import Einsum as Einsum
 from declax.nn.contractions import LinearGeneral as LinearGeneral
 from declax.nn.conv import Conv as Conv
-from declax.nn.conv import ConvTranspose as ConvTranspose
+from declax.nn.conv_transpose import ConvTranspose as ConvTranspose
 from declax.nn.dot_product import dot_product_attention_with_rope as dot_product_attention_with_rope
+from declax.nn.drop_path import DropPath as DropPath
 from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
+from declax.nn.embedding import Embed as Embed
 from declax.nn.feed_forward import MLP as MLP
 from declax.nn.feed_forward import GatedMLP as GatedMLP
-from declax.nn.linear import Embed as Embed
 from declax.nn.linear import Linear as Linear
 from declax.nn.lora import LoRA as LoRA
 from declax.nn.lora import LoRALinear as LoRALinear
@@ -79,4 +80,3 @@ from declax.nn.reparametrization import WeightNorm as WeightNorm
 from declax.nn.rope import RoPE as RoPE
 from declax.nn.stacking import Stacked as Stacked
 from declax.nn.stochastic import Dropout as Dropout
-from declax.nn.stochastic import DropPath as DropPath

@@ -1,4 +1,4 @@
-"""Convolutions, and their transposes."""
+"""Convolutions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ PerAxis: TypeAlias = int | Sequence[int] | None
 _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect", "CAUSAL": "constant"}
 
 
-def _kernel_shape(layer: str, kernel_size: int | Sequence[int], *features: int) -> tuple[int, ...]:
+def shape_of_kernel(layer: str, kernel_size: int | Sequence[int], *features: int) -> tuple[int, ...]:
+    """The shape of a kernel: its sizes along spatial axes, then its features."""
     return *_per_axis(f"{layer}.kernel_size", kernel_size), *features
 
 
@@ -49,17 +50,11 @@ def _grouped_shape(
                 expected=f"a multiple of feature_group_count={groups}",
                 got=errors.describe(features),
             )
-    return _kernel_shape("Conv", kernel_size, in_features // groups, out_features)
+    return shape_of_kernel("Conv", kernel_size, in_features // groups, out_features)
 
 
-def _transposed_shape(
-    kernel_size: int | Sequence[int], in_features: int, out_features: int, is_transposed: bool
-) -> tuple[int, ...]:
-    features = (out_features, in_features) if is_transposed else (in_features, out_features)
-    return _kernel_shape("ConvTranspose", kernel_size, *features)
-
-
-def _sizes(conv: Convolution, name: str, rank: int | None = None) -> tuple[int, ...]:
+def sizes_of(conv: Convolution, name: str, rank: int | None = None) -> tuple[int, ...]:
+    """The value of a field that has one size for each spatial axis."""
     return _per_axis(field_of(conv, name), getattr(conv, name), rank)
 
 
@@ -109,17 +104,17 @@ class Convolution(Module):
     rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    _shape = defer(_kernel_shape)("Convolution", kernel_size, in_features, out_features)
+    _shape = defer(shape_of_kernel)("Convolution", kernel_size, in_features, out_features)
     kernel: Param[jax.Array] = variable(_shape, initializer=kernel_init, dtype=param_dtype, metadata=kernel_metadata)
     bias: Param[jax.Array] | None = variable(
         (out_features,), initializer=bias_init, dtype=param_dtype, when=use_bias, metadata=bias_metadata
     )
 
     def __post_init__(self, *used_up: object) -> None:
-        self.kernel_size = _sizes(self, "kernel_size")
+        self.kernel_size = sizes_of(self, "kernel_size")
         for name in ("strides", "kernel_dilation"):
-            _sizes(self, name, self._rank)
-        _padding(self)
+            sizes_of(self, name, self._rank)
+        padding_of(self)
         self._masked(self.kernel.value)
 
     @property
@@ -129,7 +124,7 @@ class Convolution(Module):
 
     @property
     def _rank(self) -> int:
-        return len(_sizes(self, "kernel_size"))
+        return len(sizes_of(self, "kernel_size"))
 
     def _apply(self, inputs: jax.Array, convolve: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
         """Convolves in the dtype of the layer with one batch axis, and adds the bias."""
@@ -224,8 +219,8 @@ class Conv(Convolution):
 
     def __post_init__(self, *used_up: object) -> None:
         super().__post_init__()
-        _sizes(self, "input_dilation", self._rank)
-        _check_dilated(self, _padding(self))
+        sizes_of(self, "input_dilation", self._rank)
+        _check_dilated(self, padding_of(self))
 
     def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
         """Convolves.
@@ -241,125 +236,28 @@ class Conv(Convolution):
         return self._apply(inputs, lambda x, kernel: self._convolve(x, kernel, out_sharding))
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.NamedSharding | jax.P | None) -> jax.Array:
-        padding = _padding(self)
+        padding = padding_of(self)
         if isinstance(padding, str) and padding in _PAD_MODES:
             x = jnp.pad(x, _fill(self, padding), mode=_PAD_MODES[padding])
             padding = "VALID"
-        if padding == "VALID" and max(_sizes(self, "input_dilation", self._rank)) > 1:
+        if padding == "VALID" and max(sizes_of(self, "input_dilation", self._rank)) > 1:
             padding = ((0, 0),) * self._rank  # what JAX takes beside a dilation of the input
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         return self.conv_general_dilated(
             x,
             kernel,
-            _sizes(self, "strides", self._rank),
+            sizes_of(self, "strides", self._rank),
             padding,
-            lhs_dilation=_sizes(self, "input_dilation", self._rank),
-            rhs_dilation=_sizes(self, "kernel_dilation", self._rank),
-            dimension_numbers=_features_last(self._rank),
+            lhs_dilation=sizes_of(self, "input_dilation", self._rank),
+            rhs_dilation=sizes_of(self, "kernel_dilation", self._rank),
+            dimension_numbers=features_last(self._rank),
             feature_group_count=self.feature_group_count,
             precision=self.precision,
             **options,
         )
 
 
-@dataclass
-class ConvTranspose(Convolution):
-    """A transposed convolution: the gradient of a convolution with respect to its input, as a layer that upsamples.
-
-    In one dimension, without dilation, ``y[b, t, j] = sum_k sum_i x[b, t + k, i] * kernel[k, i, j] + bias[j]``,
-    where `x` is the input with ``strides - 1`` zeros between its elements, padded.
-
-    Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", https://arxiv.org/abs/1603.07285.
-
-    Args:
-      in_features: size of the last axis of the input.
-      out_features: size of the last axis of the output.
-      kernel_size: size of the kernel along each spatial axis. An integer is one axis; it becomes a tuple.
-      strides: by how much each axis, or all, grow; None is 1.
-      padding: ``"SAME"`` gives ``strides`` times the size of the input; ``"VALID"`` all outputs that an element of the
-        input reaches; ``"CIRCULAR"`` the size of ``"SAME"``, with outputs beyond an end added at the other end;
-        ``"CAUSAL"``, for one spatial axis, that size, with no output that depends on a later input. Or numbers, for the
-        input with the zeros between its elements: one for all sides, or for each axis one or a pair. To undo the
-        change of shape of a `Conv` with padding ``p``, give ``dilation * (kernel_size - 1) - p``.
-      kernel_dilation: spacing of the kernel's elements, for all axes or each.
-      use_bias: add a bias; without it, `bias` is None.
-      mask: of the kernel's shape, cast to its dtype and multiplied with it at each call; data.
-      dtype: dtype of the computation; None infers it from input and parameters.
-      param_dtype: dtype in which the parameters are stored.
-      precision: numerical precision of the products, as `jax.lax.Precision`.
-      kernel_init: makes the kernel, of shape ``(*kernel_size, in_features, out_features)``; with `transpose_kernel`,
-        the last two sizes change places.
-      bias_init: makes the bias, of shape ``(out_features,)``.
-      transpose_kernel: take the kernel of the `Conv` whose transpose this is, which turns it around along the spatial
-        axes, and its last two axes change places.
-      promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
-      preferred_element_type: dtype in which the products accumulate.
-      rngs: gives one key to the kernel, then one to the bias, from `params`.
-      kernel_metadata: metadata of the kernel.
-      bias_metadata: metadata of the bias.
-
-    Raises:
-      LayerError: for sizes, padding or a mask that do not fit, and for an input of too few axes or other features.
-
-    >>> import declax as dx
-    >>> layer = dx.ConvTranspose(8, 3, kernel_size=(3, 3), strides=2, rngs=dx.Rngs(0))
-    >>> layer(jnp.ones((5, 14, 14, 8))).shape
-    (5, 28, 28, 3)
-    """
-
-    paddings: ClassVar[tuple[str, ...]] = ("SAME", "VALID", "CIRCULAR", "CAUSAL")
-
-    strides: PerAxis = field(default=None)
-    _: KW_ONLY
-    kernel_dilation: PerAxis = field(default=None)
-    transpose_kernel: bool = field(default=False)
-    _shape = defer(_transposed_shape)(
-        Convolution.kernel_size, Convolution.in_features, Convolution.out_features, transpose_kernel
-    )
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves.
-
-        Args:
-          inputs: array of shape ``(*batch, *spatial, in_features)``, with as many spatial axes as the kernel, and any
-            number of batch axes, also none.
-
-        Returns:
-          Array of shape ``(*batch, *spatial', out_features)``.
-        """
-        return self._apply(inputs, self._convolve)
-
-    def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        padding, strides = _padding(self), _sizes(self, "strides", self._rank)
-        is_circular = padding == "CIRCULAR"
-        if padding == "CAUSAL":
-            padding = ((_reaches(self)[0], strides[0] - 1),)
-        y = lax.conv_transpose(
-            x,
-            kernel,
-            strides,
-            "VALID" if is_circular else padding,
-            rhs_dilation=_sizes(self, "kernel_dilation", self._rank),
-            dimension_numbers=_features_last(self._rank),
-            transpose_kernel=self.transpose_kernel,
-            precision=self.precision,
-            preferred_element_type=self.preferred_element_type,
-        )
-        return self._wrapped(y, x, strides) if is_circular else y
-
-    def _wrapped(self, y: jax.Array, x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-        """Adds elements that are whole periods apart; an odd element goes to the side where `Conv` pads more."""
-        for axis, stride in enumerate(strides, 1):
-            period = x.shape[axis] * stride
-            missing = (period - y.shape[axis]) % (2 * period)
-            before = missing // 2 if self.transpose_kernel else (missing + 1) // 2
-            around = [(0, 0)] * y.ndim
-            around[axis] = (before, missing - before)
-            y = jnp.pad(y, around).reshape(*y.shape[:axis], -1, period, *y.shape[axis + 1 :]).sum(axis)
-        return y
-
-
-def _padding(conv: Convolution) -> str | Pairs:
+def padding_of(conv: Convolution) -> str | Pairs:
     """The padding as a name of the layer's, or as a pair for each spatial axis."""
     padding, rank = conv.padding, conv._rank
     if isinstance(padding, str):
@@ -403,14 +301,14 @@ def _pairs(padding: object, rank: int) -> Pairs | None:
 
 
 def _check_dilated(conv: Conv, padding: str | Pairs) -> None:
-    dilation = _sizes(conv, "input_dilation", conv._rank)
+    dilation = sizes_of(conv, "input_dilation", conv._rank)
     if isinstance(padding, str) and padding != "VALID" and max(dilation) > 1:
         raise errors.LayerError(
             field_of(conv, "padding"),
             f"{padding!r} is not defined for an input that is dilated",
             expected="'VALID' or numbers",
             got=f"input_dilation={dilation}",
-            fix=f"padding={tuple((size - 1) // 2 for size in _sizes(conv, 'kernel_size'))}",
+            fix=f"padding={tuple((size - 1) // 2 for size in sizes_of(conv, 'kernel_size'))}",
         )
 
 
@@ -422,20 +320,21 @@ def _pair(sides: object) -> tuple[int, int] | None:
     return None
 
 
-def _reaches(conv: Convolution) -> list[int]:
+def reaches_of(conv: Convolution) -> list[int]:
     """How far the last element of the kernel is from the first, along each spatial axis."""
-    dilations = _sizes(conv, "kernel_dilation", conv._rank)
-    return [dilation * (size - 1) for dilation, size in zip(dilations, _sizes(conv, "kernel_size"), strict=True)]
+    dilations = sizes_of(conv, "kernel_dilation", conv._rank)
+    return [dilation * (size - 1) for dilation, size in zip(dilations, sizes_of(conv, "kernel_size"), strict=True)]
 
 
 def _fill(conv: Conv, padding: str) -> Pairs:
     """The padding of each axis of the input that preserves its size."""
-    reaches = _reaches(conv)
+    reaches = reaches_of(conv)
     if padding == "CAUSAL":
         return (0, 0), (reaches[0], 0), (0, 0)
     return (0, 0), *((reach // 2, reach - reach // 2) for reach in reaches), (0, 0)
 
 
-def _features_last(rank: int) -> lax.ConvDimensionNumbers:
+def features_last(rank: int) -> lax.ConvDimensionNumbers:
+    """The order of axes of inputs, kernels and outputs."""
     image = (0, rank + 1, *range(1, rank + 1))
     return lax.ConvDimensionNumbers(image, (rank + 1, rank, *range(rank)), image)

@@ -1,4 +1,4 @@
-"""Layers that multiply by a matrix, or look up its rows."""
+"""Layers that multiply by a matrix."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import InitVar  # pyright knows it by this module only
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
-from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._lazy import lazy_names
@@ -18,12 +16,11 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
-from declax._variables.placement import explicit_spec, make_spec, several
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
-from declax.nn._checks import check_last_axis, field_of
+from declax.nn._checks import check_last_axis
 
 default_kernel_init: Initializer = lecun_normal()
 default_bias_init: Initializer = zeros
@@ -109,120 +106,20 @@ class Linear(Module):
         return dtypes.add_bias(self.dot_general(x, kernel, contract, precision=self.precision, **options), bias)
 
 
-@dataclass
-class Embed(Module):
-    """A table of vectors, looked up by integers.
-
-    ``y[..., :] = embedding[x[...], :]``
-
-    Args:
-      num_embeddings: number of rows, one for each integer from 0.
-      features: size of each row.
-      dtype: dtype of the computation; None is that of the table.
-      param_dtype: dtype in which the table is stored.
-      embedding_init: makes the table, of shape ``(num_embeddings, features)``.
-      promote_dtype: brings ``(embedding,)``, and in `attend` ``(query, embedding)``, to one dtype.
-      rngs: gives one key to the table, from `params`.
-      embedding_metadata: metadata of the table.
-
-    Raises:
-      LayerError: for a size below 1, for input that is not of integers, and for
-        a query whose last axis is not `features`.
-
-    >>> import declax as dx
-    >>> layer = dx.Embed(5, 3, rngs=dx.Rngs(0))
-    >>> layer(jnp.array([[0, 1], [4, 4]])).shape
-    (2, 2, 3)
-    """
-
-    num_embeddings: int = field(ge=1)
-    features: int = field(ge=1)
-    _: KW_ONLY
-    dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
-    param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
-    embedding_init: InitVar[Initializer] = field(default=default_embed_init)
-    promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
-    embedding_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    embedding: Param[jax.Array] = variable(
-        (num_embeddings, features),
-        initializer=embedding_init,
-        dtype=param_dtype,
-        metadata=embedding_metadata,
-    )
-
-    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Looks rows up.
-
-        As everywhere in JAX, no error can come from a value inside a compiled program: a negative integer counts from
-        the end, and a row that does not exist is NaN. A table of one row gives that row for each integer, as in NNX.
-
-        Args:
-          inputs: array of integers, of any shape ``(...,)``.
-          out_sharding: sharding of the output, under explicit sharding.
-
-        Returns:
-          Array of shape ``(..., features)``.
-        """
-        inputs = jnp.asarray(inputs)
-        if not jnp.issubdtype(inputs.dtype, jnp.integer):
-            raise errors.LayerError(
-                field_of(self, "embedding"),
-                "rows are looked up by integers",
-                expected="an array of an integer dtype",
-                got=errors.describe(inputs),
-                fix="embed(inputs.astype(jnp.int32))",
-            )
-        table = self.embedding.value
-        (table,) = self.promote_dtype((table,), dtype=self._dtype_of(table), inexact=False)
-        if self.num_embeddings == 1:
-            inputs = jnp.zeros_like(inputs)
-        out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
-        if out_sharding is None:
-            return jnp.take(table, inputs, axis=0)
-        return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
-
-    def attend(self, query: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Products of a query with every row: the logits of a tied output layer.
-
-        Press and Wolf, "Using the Output Embedding to Improve Language Models", https://arxiv.org/abs/1608.05859.
-
-        Args:
-          query: array of shape ``(..., features)``.
-          out_sharding: sharding of the output, under explicit sharding.
-
-        Returns:
-          Array of shape ``(..., num_embeddings)``.
-
-        >>> import declax as dx
-        >>> dx.Embed(5, 3, rngs=dx.Rngs(0)).attend(jnp.ones((2, 3))).shape
-        (2, 5)
-        """
-        table = self.embedding.value
-        query, table = self.promote_dtype((query, table), dtype=self._dtype_of(table))
-        check_last_axis(self, "features", query, "query")
-        return jnp.dot(query, table.T, out_sharding=out_sharding)
-
-    def _dtype_of(self, table: jax.Array) -> Dtype:
-        return table.dtype if self.dtype is None else self.dtype
-
-
-def _sharding_of_rows(table: jax.Array, inputs: jax.Array) -> jax.P | None:
-    """Where rows of a table lie under explicit sharding, which JAX leaves to us: as the integers and the features."""
-    rows, columns = explicit_spec(inputs), explicit_spec(table)
-    if rows is None or columns is None:
-        return None
-    taken, wanted = ({axis for entry in entries for axis in several(entry)} for entries in (rows, columns[1:]))
-    return make_spec(*rows, None if taken & wanted else columns[1])
-
-
 if TYPE_CHECKING:  # the peer's module of linear layers has these
     from declax.nn.contractions import Einsum as Einsum
     from declax.nn.contractions import LinearGeneral as LinearGeneral
     from declax.nn.conv import Conv as Conv
-    from declax.nn.conv import ConvTranspose as ConvTranspose
     from declax.nn.conv import canonicalize_padding as canonicalize_padding
+    from declax.nn.conv_transpose import ConvTranspose as ConvTranspose
+    from declax.nn.embedding import Embed as Embed
 else:
-    _ELSEWHERE = dict.fromkeys(("Conv", "ConvTranspose", "canonicalize_padding"), "declax.nn.conv")
-    _ELSEWHERE |= dict.fromkeys(("Einsum", "LinearGeneral"), "declax.nn.contractions")
-    __getattr__ = lazy_names(__name__, **_ELSEWHERE)
+    __getattr__ = lazy_names(
+        __name__,
+        Conv="declax.nn.conv",
+        ConvTranspose="declax.nn.conv_transpose",
+        Einsum="declax.nn.contractions",
+        Embed="declax.nn.embedding",
+        LinearGeneral="declax.nn.contractions",
+        canonicalize_padding="declax.nn.conv",
+    )
