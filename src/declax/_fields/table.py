@@ -49,18 +49,19 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
     """The specs of all fields that a class declares, and whether all names resolved."""
     fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     marks = {n: f for base in reversed(cls.__mro__) for n, f in base.__dict__.get(_MARKS_KEY, {}).items()}
-    owners: dict[str, tuple[object, AnnotationScope]] = {}
+    owners: dict[str, tuple[type, object, AnnotationScope]] = {}
     for base in reversed(cls.__mro__):
         annotations = own_annotations(base) if base is not object else {}
         if annotations:
             scope = AnnotationScope(base)
             is_open = not fields or "__dataclass_fields__" not in base.__dict__
-            owners.update((n, (a, scope)) for n, a in annotations.items() if is_open or n in fields)
+            owners.update((n, (base, a, scope)) for n, a in annotations.items() if is_open or n in fields)
     specs = {}
-    for name, (annotation, scope) in owners.items():
+    for name, (base, annotation, scope) in owners.items():
         if name.startswith("_pytree__"):
             continue
-        spec = _read_spec(name, annotation, fields.get(name, marks.get(name)), scope)
+        field = fields.get(name, marks.get(name))
+        spec = _inherited_spec(base, name, field) or _read_spec(name, annotation, field, scope)
         if (
             name in fields
             or name in marks
@@ -69,7 +70,15 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
             or _is_marked(annotation, scope)
         ):
             specs[name] = spec
-    return specs, all(scope.is_complete for _, scope in owners.values())
+    return specs, all(scope.is_complete for _, _, scope in owners.values())
+
+
+def _inherited_spec(base: type, name: str, field: dataclasses.Field[Any] | None) -> FieldSpec | None:
+    """The spec of a field that a base has read, whose names were all found."""
+    attributes = base.__dict__
+    is_read = attributes.get("_pytree__is_complete") and attributes.get("__dataclass_fields__", {}).get(name) is field
+    spec: FieldSpec | None = attributes["_pytree__specs"].get(name) if is_read and field is not None else None
+    return spec
 
 
 def _is_marked(annotation: object, scope: AnnotationScope) -> bool:
