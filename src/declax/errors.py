@@ -180,18 +180,8 @@ class ConfigError(DeclaxError, ValueError):
 
     code = "config"
 
-    def __init__(
-        self,
-        where: str,
-        problem: str,
-        *,
-        expected: str | None = None,
-        got: str | None = None,
-        why: str | None = None,
-        fix: str | None = None,
-        problems: Iterable[Problem] = (),
-    ) -> None:
-        super().__init__(where, problem, expected=expected, got=got, why=why, fix=fix)
+    def __init__(self, where: str, problem: str, *, problems: Iterable[Problem] = (), **parts: str | None) -> None:
+        super().__init__(where, problem, **parts)
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.args: tuple[Any, ...] = ("\n".join([str(self), *map(str, self.problems)]),)
 
