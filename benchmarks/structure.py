@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import jax
 import jax.numpy as jnp
 
 import declax as dx
@@ -224,6 +225,16 @@ def declare() -> type:
     return Declared
 
 
+@dx.dataclass
+class Scale(dx.Module):
+    """A model without a layer of declax, and without static attributes."""
+
+    weight: dx.Param[jax.Array]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * self.weight.value
+
+
 def operations() -> Iterator[tuple[str, Trail]]:
     """The operations that are counted, each on objects of its own."""
     model, x = dx.Linear(4, 4, rngs=dx.Rngs(0)), jnp.ones((2, 4))
@@ -232,6 +243,8 @@ def operations() -> Iterator[tuple[str, Trail]]:
     yield "first jit call", trail_of(lambda: step(model, x))
     step(model, x)
     yield "later jit call", trail_of(lambda: step(model, x))
+    scale, scaled = Scale(dx.Param(jnp.ones(4))), dx.jit(lambda model, x, y: model(x) + y)  # a guard of another form
+    yield "first jit call of a model without layers", trail_of(lambda: scaled(scale, x, x))
     other = dx.Linear(4, 4, rngs=dx.Rngs(0))
     yield "first split", trail_of(lambda: dx.split(other))
     yield "later split", trail_of(lambda: dx.split(other))

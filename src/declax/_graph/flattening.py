@@ -399,7 +399,7 @@ class Walk:
             self.watches.append(Contents([node]).are_same)
         tokens, objects, variables, index = self.tokens, self.objects, self.variables, self._index
         tokens.append((NODE, layout, statics))
-        self.types.append(exact_types(statics))
+        self.types.append(exact_types(statics) if statics else ())
         for name, place in layout.snapshots:
             if attributes[name] is not statics[place] and not is_fixed(attributes[name]):
                 self.watches.append(_static_watch(attributes[name], statics[place]))
