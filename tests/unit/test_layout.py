@@ -109,7 +109,7 @@ def test_the_generated_source_is_the_golden_one(name):
 def test_the_generated_source_can_be_read_from_the_functions(name):
     target = SOURCES[name]()
     layout = target._pytree__layout if isinstance(target, type) else layout_of(target)
-    for function in (layout.flatten, layout.flatten_with_keys, layout.unflatten):
+    for function in (layout.flatten, layout.unflatten):
         text = inspect.getsource(function)
         assert text.strip().startswith(f"def {function.__name__}(")
         assert inspect.cleandoc("\n" + text) in dx.source_of(target)

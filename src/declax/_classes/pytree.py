@@ -458,19 +458,12 @@ def _not_decorated(cls: type, name: str) -> FieldError:
 
 def _register(cls: type[Pytree]) -> None:
     layout = cls._pytree__layout
-    if layout.is_closed:
-        flatten, flatten_with_keys, unflatten = layout.flatten, layout.flatten_with_keys, layout.unflatten
-    else:
-        flatten, flatten_with_keys, unflatten = _flatten_open, _flatten_open_with_keys, _unflatten_open
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    flatten, unflatten = (layout.flatten, layout.unflatten) if layout.is_closed else (_flatten_open, _unflatten_open)
+    jax.tree_util.register_pytree_with_keys(cls, layout.flatten_with_keys, unflatten, flatten)
 
 
 def _flatten_open(self: Any) -> Any:
     return (self.__dict__.get(LAYOUT_KEY) or self._pytree__layout).flatten(self)
-
-
-def _flatten_open_with_keys(self: Any) -> Any:
-    return (self.__dict__.get(LAYOUT_KEY) or self._pytree__layout).flatten_with_keys(self)
 
 
 def _unflatten_open(statics: Any, children: Any) -> Any:

@@ -18,8 +18,8 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
 
     Returns:
       The function that makes the parts of an instance, if the class declares
-      some, and `flatten`, `flatten_with_keys` and `unflatten`, as text. For a
-      class whose instances take shape one by one, the former only.
+      some, and `flatten` and `unflatten`, as text. For a class whose instances
+      take shape one by one, the former only.
 
     Raises:
       FieldError: for objects without generated code, such as a class whose
@@ -41,7 +41,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     sources = [maker.source] if maker is not None and maker.source else []
     layout: Layout = layout_of(target) if isinstance(target, Pytree) else cls._pytree__layout
     if isinstance(target, Pytree) or layout.is_closed:
-        functions = (layout.flatten, layout.flatten_with_keys, layout.unflatten)
+        functions = (layout.flatten, layout.unflatten)
         sources += [inspect.cleandoc("\n" + inspect.getsource(function)) for function in functions]
     elif not sources:
         raise FieldError(

@@ -179,7 +179,12 @@ class Layout(Shared):
         return tuple([(name, place) for place, name in places if self.statuses[name] is Status.SNAPSHOT])
 
     @cached_property
-    def _functions(self) -> tuple[Flatten, Flatten, Unflatten]:
+    def _keys(self) -> tuple[Any, ...]:
+        """The keys of the children in JAX."""
+        return tuple(map(getattr(self.cls, "_pytree__make_key", jax.tree_util.GetAttrKey), self.data_names))
+
+    @cached_property
+    def _functions(self) -> tuple[Flatten, Unflatten]:
         functions = _generate(self)
         for function in functions:
             del function.__globals__[function.__name__]  # a cycle, and no function calls another one
@@ -192,15 +197,16 @@ class Layout(Shared):
         """The generated function from an instance to children and statics."""
         return self._functions[0]
 
-    @cached_property
-    def flatten_with_keys(self) -> Flatten:
-        """As `flatten`, each child with its key."""
-        return self._functions[1]
+    def flatten_with_keys(self, node: Any) -> tuple[Children, tuple[Any, ...]]:
+        """As `flatten`, each child with its key; an instance may deviate."""
+        layout: Layout = node.__dict__.get(LAYOUT_KEY) or self
+        children, statics = layout.flatten(node)
+        return tuple(zip(layout._keys, children, strict=True)), statics
 
     @cached_property
     def unflatten(self) -> Unflatten:
         """The generated function from statics and children to an instance."""
-        return self._functions[2]
+        return self._functions[1]
 
     def __repr__(self) -> str:
         statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
@@ -248,9 +254,8 @@ def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
 # --- generated code -----------------------------------------------------------
 
 
-def _generate(layout: Layout) -> tuple[Any, Any, Any]:
+def _generate(layout: Layout) -> tuple[Any, Any]:
     """The functions; they do not refer to the layout, so that it dies without the garbage collector."""
-    make_key = getattr(layout.cls, "_pytree__make_key", jax.tree_util.GetAttrKey)
     parameters: dict[str, object] = {
         "Class": layout.cls,
         "Layout": Layout,
@@ -265,17 +270,14 @@ def _generate(layout: Layout) -> tuple[Any, Any, Any]:
     parameters.update({"new": blank_maker(layout.cls)} if bare is None else {"Bare": bare})
     if len(layout.data_names) > 1:
         parameters["read_data"] = itemgetter(*layout.data_names)
-    for name in layout.data_names:
-        parameters[_key_parameter(name)] = make_key(name)
     sources = [
         _flatten_source(layout),
-        _flatten_with_keys_source(layout),
         _unflatten_source(layout, "fields[{!r}]".format, ["    self = new(Class)", "    fields = self.__dict__"], [])
         if bare is None
         else _unflatten_source(layout, "self.{}".format, ["    self = Bare()"], ["    self.__class__ = Class"]),
     ]
-    flatten, flatten_with_keys, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
-    return flatten, flatten_with_keys, unflatten
+    flatten, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
+    return flatten, unflatten
 
 
 def _bare_class(layout: Layout) -> type | None:
@@ -300,12 +302,6 @@ def blank_maker(cls: type) -> Callable[[type], Any]:
 def _is_plain(name: Name) -> bool:
     # Python normalises identifiers beyond ASCII, so they may not find the name that was set
     return isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
-
-
-def _key_parameter(name: Name) -> str:
-    if isinstance(name, int):
-        return f"key_{name:d}"
-    return f"key_{name}" if _is_plain(name) else f"hexkey_{name.encode('utf-8', 'surrogatepass').hex()}"
 
 
 def _tuple_of(items: Iterable[str]) -> str:
@@ -336,27 +332,18 @@ def _statics(layout: Layout) -> str:
     return _tuple_of([own, *values])
 
 
-def _opening(layout: Layout, function: str) -> list[str]:
-    lines = [f"def {function}(self):"]
+def _flatten_source(layout: Layout) -> str:
+    lines = ["def flatten(self):"]
     if layout.statuses or layout.is_closed:
         lines += ["    fields = self.__dict__"]
     if layout.is_closed:
         lines += [
             f'    if deviants and "{LAYOUT_KEY}" in fields:',
-            f'        return fields["{LAYOUT_KEY}"].{function}(self)',
+            f'        return fields["{LAYOUT_KEY}"].flatten(self)',
         ]
-    return lines
-
-
-def _flatten_source(layout: Layout) -> str:
     names = layout.data_names
     children = "read_data(fields)" if len(names) > 1 else _tuple_of(f"fields[{n!r}]" for n in names)
-    return "\n".join([*_opening(layout, "flatten"), f"    return {children}, {_statics(layout)}"])
-
-
-def _flatten_with_keys_source(layout: Layout) -> str:
-    children = _tuple_of(f"({_key_parameter(n)}, fields[{n!r}])" for n in layout.data_names)
-    return "\n".join([*_opening(layout, "flatten_with_keys"), f"    return {children}, {_statics(layout)}"])
+    return "\n".join([*lines, f"    return {children}, {_statics(layout)}"])
 
 
 def _unflatten_source(layout: Layout, place: Callable[[Name], str], make: Sequence[str], finish: Sequence[str]) -> str:
