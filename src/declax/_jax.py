@@ -6,13 +6,21 @@ A *mark* identifies a trace without keeping it alive; marks of one trace are the
 
 from __future__ import annotations
 
+import functools
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from types import FrameType, TracebackType
+from typing import Any, Final, TypeVar, cast
 
+import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.traceback_util import register_exclusion
+
+from declax.errors import DeclaxError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 trace_state: Final[Any] = _core.trace_state
 """Its ``value`` is the mark of the current trace: one C call, about 25 ns.
@@ -53,6 +61,35 @@ def is_of_current_trace(value: Any) -> bool:
 
 register_exclusion(str(Path(__file__).parent))
 """JAX leaves the frames of declax out of tracebacks, and out of the places of operations, with its own frames."""
+
+
+def hide_frames(error: BaseException) -> None:
+    """Leaves the frames of declax out of a traceback, as JAX does of those inside of a call of JAX.
+
+    An error of Python or of another library keeps the frame that raised it.
+    """
+    if cast("Any", jax.config).jax_traceback_filtering == "off":
+        return
+    shown: TracebackType | None = None
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        is_hidden = name_of(frame)[0].partition(".")[0] == "declax"
+        if not is_hidden or (shown is None and not isinstance(error, DeclaxError)):
+            shown = TracebackType(shown, frame, frame.f_lasti, line)
+    error.__traceback__ = shown
+
+
+def with_short_tracebacks(function: F) -> F:
+    """A function whose errors have no frames of declax in their tracebacks."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise  # without this frame, since the traceback is replaced
+
+    return cast("F", call)
 
 
 # --- who calls ----------------------------------------------------------------

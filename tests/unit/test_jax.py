@@ -1,5 +1,7 @@
 """What `_jax` takes of jax that is private: tells when one of these names moves."""
 
+import functools
+import traceback
 from pathlib import Path
 
 import jax
@@ -32,13 +34,81 @@ def test_the_class_of_arrays():
     assert type(jnp.ones(2)) is _jax.ArrayImpl
 
 
-def test_tracebacks_of_traced_functions_hide_the_frames_of_declax():
-    layer = dx.Linear(2, 3, rngs=dx.Rngs(0))
-    with pytest.raises(dx.errors.LayerError) as caught:
-        dx.jit(lambda layer, x: layer(x))(layer, jnp.ones((2, 8)))
-    frames, traceback = [], caught.value.__traceback__
-    while traceback is not None:
-        frames.append(Path(traceback.tb_frame.f_code.co_filename).name)
-        traceback = traceback.tb_next
-    assert set(frames) == {"test_jax.py", "compilation.py"}  # JAX filters from its own call on
-    assert frames[-1] == "test_jax.py"
+class Net(dx.Module):
+    def __init__(self, fault):
+        self.part = dx.Sequential(dx.Linear(2, 3, rngs=dx.Rngs(0)), fault)
+
+    def __call__(self, x):
+        return self.part(x).sum()
+
+
+def wrong(*_):
+    raise ZeroDivisionError
+
+
+def deferred():
+    return dx.Linear(2, 3, kernel_init=wrong, rngs=dx.Rngs(0))
+
+
+def frames_of(function, *args):
+    """The file and the function of each frame in the traceback of a call, after that of this function."""
+    with pytest.raises((dx.errors.LayerError, ZeroDivisionError, TypeError)) as caught:
+        function(*args)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    return [(Path(frame.f_code.co_filename).name, frame.f_code.co_name) for frame in frames[1:]]
+
+
+def call(net, x):
+    return net(x)
+
+
+HERE = Path(__file__).name
+STEPS = [(HERE, "call"), (HERE, "__call__")]
+ENTRIES = {
+    "eager": (call, None),
+    "jit": (dx.jit(call), None),
+    "jit of grad": (dx.jit(lambda net, x: dx.grad(call)(net, x)), None),
+    "eval_shape": (functools.partial(dx.eval_shape, call), None),
+    "grad": (dx.grad(call), "gradient"),
+    "remat": (dx.remat(call), "__call__"),
+    "vmap": (dx.vmap(call, in_axes=(None, 0)), "mapped"),
+    "scan": (dx.scan(lambda net, x: (net, call(net, x))), "__call__"),
+    "cond": (lambda net, x: dx.cond(True, call, call, net, x), "cond"),
+    "fori_loop": (lambda net, x: dx.fori_loop(0, 2, lambda _, net: (net, call(net, x))[0], net), "fori_loop"),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("fault", ["of declax", "of the user"])
+def test_tracebacks_hide_the_frames_of_declax(entry, fault):
+    function, shown = ENTRIES[entry]
+    x = jnp.ones((4, 2, 8 if fault == "of declax" else 2))
+    frames = frames_of(function, Net(dx.Linear(3, 3, rngs=dx.Rngs(0)) if fault == "of declax" else wrong), x)
+    of_declax = [name for file, name in frames if file != HERE]
+    assert of_declax == ([] if shown is None else [shown])  # the function that was called
+    own = [frame for frame in frames if frame[0] == HERE and frame[1] != "<lambda>"]
+    assert own == (STEPS if fault == "of declax" else [*STEPS, (HERE, "wrong")])
+
+
+def test_tracebacks_of_constructors_hide_the_frames_of_declax():
+    assert frames_of(functools.partial(dx.Linear, rngs=dx.Rngs(0)), 0, 3) == []
+    names = [name for _, name in frames_of(deferred)]
+    assert names[0] == "deferred"
+    assert names[-1] == "wrong"
+    assert len(names) <= 3
+
+
+def test_an_error_of_python_keeps_the_frame_that_raised_it():
+    layer = dx.Linear(2, 3, promote_dtype=int, rngs=dx.Rngs(0))
+    assert frames_of(call, layer, jnp.ones((4, 2))) == [(HERE, "call"), ("linear.py", "__call__")]
+
+
+def test_jax_traceback_filtering_shows_all_frames():
+    net, x = Net(wrong), jnp.ones((4, 2))
+    usual = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        assert ("running.py", "__call__") in frames_of(call, net, x)
+        assert ("compilation.py", "_slow_path") in frames_of(dx.jit(call), net, x)
+    finally:
+        jax.config.update("jax_traceback_filtering", usual)

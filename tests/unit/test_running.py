@@ -129,6 +129,73 @@ def test_a_part_that_the_module_does_not_hold_is_named_by_its_class():
         Outer()(X)
 
 
+class Inner(dx.Module):
+    def __init__(self, rngs):
+        self.layer = dx.Linear(7, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x)
+
+
+class Around(dx.Module):
+    """Calls one of its parts in some way."""
+
+    def __init__(self, way):
+        self.way = way
+        self.parts = dx.List([Inner(dx.Rngs(0)), Inner(dx.Rngs(0))])
+        self.stack = dx.Stacked(Inner, 2, rngs=dx.Rngs(0))
+        self.rnn = dx.RNN(dx.SimpleCell(7, 4, rngs=dx.Rngs(0)))
+
+    def __call__(self, x):
+        return self.way(self, x)
+
+
+def call(part, x):
+    return part(x)
+
+
+def with_rule(part, x):
+    function = dx.custom_vjp(call)
+    function.defvjp(lambda part, x: (part(x), (part, x)), lambda kept, cotangent: kept)
+    return function(part, x)
+
+
+WAYS = {
+    "of itself": (lambda net, x: net.parts[1](x), "parts[1].layer"),
+    "part of a part": (lambda net, x: net.parts[1].layer(x), "parts[1].layer"),
+    "jit": (lambda net, x: dx.jit(call)(net.parts[1], x), "parts[1].layer"),
+    "closure": (lambda net, x: dx.jit(lambda x: net.parts[1](x))(x), "parts[1].layer"),
+    "remat": (lambda net, x: dx.remat(call)(net.parts[1], x), "parts[1].layer"),
+    "grad": (lambda net, x: dx.grad(call)(net.parts[1], x), "parts[1].layer"),
+    "vjp": (lambda net, x: dx.vjp(call, net.parts[1], x), "parts[1].layer"),
+    "custom_vjp": (lambda net, x: with_rule(net.parts[1], x), "parts[1].layer"),
+    "vmap": (lambda net, x: dx.vmap(call, in_axes=(None, 0))(net.parts[1], x), "parts[1].layer"),
+    "cond": (lambda net, x: dx.cond(True, call, call, net.parts[1], x), "parts[1].layer"),
+    "fori_loop": (
+        lambda net, x: dx.fori_loop(0, 2, lambda _, pair: (pair[0], pair[0](x)), (net.parts[1], x)),
+        "parts[1].layer",
+    ),
+    "scan": (
+        lambda net, x: dx.scan(lambda x, part: (part(x), None), in_axes=(dx.Carry, 0))(x, net.stack.layers),
+        "stack.layers.layer",
+    ),
+    "a stack": (lambda net, x: net.stack(x), "stack.layers.layer"),
+    "scan of a stack": (lambda net, x: net.stack.scan(lambda part, x: (part(x), None), x), "stack.layers.layer"),
+    "an RNN": (lambda net, x: net.rnn(x), "rnn.cell.dense_i"),
+    "eval_shape": (lambda net, x: dx.eval_shape(call, net.parts[1], x), "Inner.layer"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_an_error_carries_the_path_of_what_a_transform_has_rebuilt(way, is_traced):
+    function, path = WAYS[way]
+    net = Around(function)
+    with pytest.raises(dx.errors.LayerError) as caught:
+        dx.jit(call)(net, X) if is_traced else net(X)
+    assert caught.value.part == f"{path} of Around"
+
+
 def test_the_path_of_a_part():
     net = Net()
     assert path_in(net, net.blocks[1]) == ("blocks", 1)

@@ -88,8 +88,10 @@ class PytreeMeta(_ProtocolMeta):
                 self = super().__call__(*args, **kwargs)
             else:
                 self = _construct_marked(cls, mark, args, kwargs)
-        except TypeError:
-            _explain_arguments(cls, kwargs)
+        except Exception as error:
+            if isinstance(error, TypeError):
+                _explain_arguments(cls, kwargs)
+            _jax.hide_frames(error)
             raise
         if isinstance(self, cls):
             self._pytree__finish()

@@ -7,10 +7,10 @@ in an attribute or a container, where it is found by identity.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 
 from declax import _jax
 from declax._classes.pytree import Pytree
+from declax._graph.iteration import iter_graph
 from declax._modes import has_named_scopes
 from declax._typing import INTERNAL_KEYS, Path
 from declax._variables.policy import POLICY, Policy
@@ -39,7 +40,6 @@ def with_path(call: Any) -> Any:
 
     @functools.wraps(call)
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # stands in for one
-        __tracebackhide__ = True
         try:
             if _jax.trace_state.value is _jax.TOP or not has_named_scopes():
                 output = call(self, *args, **kwargs)
@@ -48,6 +48,7 @@ def with_path(call: Any) -> Any:
             return output if POLICY not in self.__dict__ else _in_output_dtype(output, self.__dict__[POLICY])
         except Exception as error:
             _note_module(error, self)
+            _jax.hide_frames(error)
             raise
 
     __call__.__wrapped_by_declax__ = True  # type: ignore[attr-defined]  # of a function
@@ -55,7 +56,6 @@ def with_path(call: Any) -> Any:
 
 
 def _call_in_scope(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    __tracebackhide__ = True
     around = _around.get()
     if around is module:  # called by a subclass
         return call(module, *args, **kwargs)
@@ -96,16 +96,44 @@ def path_in(holder: Any, part: Any, nesting: int = MAX_NESTING) -> Path | None:
     return None
 
 
+def _deep_path_in(holder: Any, part: Any) -> Path | None:
+    """As `path_in` at any depth, which takes longer: also of a part in a module that did not run."""
+    return next((path for path, value in iter_graph(holder, graph=True) if value is part), None)
+
+
 _RUNNING: Final = "_declax_running"
+
+
+class _Copy(NamedTuple):
+    """A module in an error that a transform has rebuilt, and its position among what is rebuilt."""
+
+    copy: Any
+    position: int
+
+
+def note_copy(error: Exception, copies: Sequence[Any]) -> None:
+    """Notes which of the objects that a transform has rebuilt is the module in an error."""
+    inner, path = error.__dict__.get(_RUNNING, (None, ()))
+    for position, copy in enumerate(copies):
+        if copy is inner:
+            error.__dict__[_RUNNING] = _Copy(copy, position), path
+
+
+def note_original(error: BaseException, originals: Sequence[Any]) -> None:
+    """Puts the object of the caller in place of a copy, so that the modules around it find its path."""
+    inner, path = error.__dict__.get(_RUNNING, (None, ()))
+    if isinstance(inner, _Copy):
+        error.__dict__[_RUNNING] = originals[inner.position], path
 
 
 def _note_module(error: Exception, module: Any) -> None:
     """Adds one more module, from the inside out, to the path in an error."""
     inner, path = error.__dict__.get(_RUNNING, (None, ()))
+    inner = inner.copy if isinstance(inner, _Copy) else inner
     if inner is module:
         return
     if inner is not None:
-        path = (*(path_in(module, inner) or (type_name(type(inner)),)), *path)
+        path = (*(path_in(module, inner) or _deep_path_in(module, inner) or (type_name(type(inner)),)), *path)
     error.__dict__[_RUNNING] = module, path
     if path:
         note_part(error, f"{format_path(path)} of {type_name(type(module))}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 import jax
 
 from declax._graph.abstract import Shapes, as_abstract
+from declax._jax import with_short_tracebacks
 from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
 from declax.transforms._engine.captures import Closure
@@ -27,6 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@with_short_tracebacks
 def eval_shape(
     f: Callable[..., R], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
 ) -> R:

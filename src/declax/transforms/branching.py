@@ -12,6 +12,7 @@ from declax._graph.differences import first_differing, paths_of_objects
 from declax._graph.flattening import HAS_INDEX, GraphDef, walk
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange
+from declax._jax import with_short_tracebacks
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
@@ -132,6 +133,7 @@ def switch(
     return result
 
 
+@with_short_tracebacks
 def _run(
     transform: str,
     functions: Mapping[str, Callable[..., Any]],

@@ -19,7 +19,7 @@ import jax
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
-from declax._jax import TOP
+from declax._jax import TOP, hide_frames
 from declax._jax import trace_state as _trace_state
 from declax._lazy import lazy_names
 from declax._modes import set_graph_updates
@@ -233,7 +233,11 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                     raise
                 if output is not CONFLICT:
                     return output  # pyright: ignore[reportReturnType]  # an R
-        return self._slow_path(args, kwargs)
+        try:
+            return self._slow_path(args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Binds the arguments, looks the program up or traces it, runs it and commits; again after a conflict."""

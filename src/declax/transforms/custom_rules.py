@@ -278,7 +278,7 @@ class _CustomCall:
         rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
-                output = rules.function.args[0](*self._with_fixed(rebuilt.args))
+                output = rebuilt.call(rules.function.args[0], *self._with_fixed(rebuilt.args))
                 outcome = rebuilt.conclude(output, self.options.mode)
             rules.conclude()  # last, since it changes what is outside
         self.plan = outcome.plan
@@ -293,7 +293,7 @@ class _CustomCall:
         rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
-                pair = rules.function.args[1](*self._with_fixed(rebuilt.args))
+                pair = rebuilt.call(rules.function.args[1], *self._with_fixed(rebuilt.args))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise TransformError(
                     "fwd",

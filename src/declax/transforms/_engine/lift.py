@@ -42,6 +42,7 @@ from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
+from declax._module.running import note_copy
 from declax._tree.epoch import committing
 from declax._variables import uncaptured_reads
 from declax._variables.variable import set_all_raw
@@ -200,6 +201,14 @@ class Rebuilt:
         roots, rest = iter(self._roots), iter(leaves[count:])
         parts = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, parts)
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function with some of the rebuilt objects."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            note_copy(error, self._objects)
+            raise
 
     def apply(self, outcome: Outcome) -> Any:
         """The result of a function, with its outcome applied to these objects instead of the caller's."""
@@ -494,7 +503,7 @@ def lifted(
         function = user if adapt is None else adapt(user)
         states = contents_of_states((rebuilt.args, rebuilt.kwargs))
         with uncaptured_reads.body():
-            output = function(*rebuilt.args, **rebuilt.kwargs)
+            output = rebuilt.call(function, *rebuilt.args, **rebuilt.kwargs)
             if states:
                 check_states_kept(states, output)
             return rebuilt.conclude(output, mode, labels, donated)
@@ -520,6 +529,7 @@ def attempts() -> Iterator[None]:
     )
 
 
+@_jax.with_short_tracebacks
 def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
     """Binds the arguments of a call, executes it and commits; again after a conflict."""
     output: Any = CONFLICT
@@ -536,6 +546,7 @@ def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
     return output
 
 
+@_jax.with_short_tracebacks
 def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
     """As `run`, with something else that is made beside the outcome, and that does not go to the caller's models."""
     extra: list[T] = []

@@ -31,6 +31,7 @@ from declax._graph.flattening import (
 )
 from declax._graph.nodes import Kind, is_number, is_ref, kind_of, plain_key
 from declax._modes import is_graph, is_on, set_graph_updates
+from declax._module.running import note_original
 from declax._state.states import State
 from declax._state.tree import FlatForm, LightVariable
 from declax._tree.statuses import check_depth
@@ -548,6 +549,8 @@ _REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 def explain(call: Call, error: BaseException) -> None:
     """Raises an error in the user's words for what JAX refused of a call, if the cause is known."""
+    if call.binding is not None:
+        note_original(error, call.binding.objects())
     if isinstance(error, DeclaxError):
         return
     if isinstance(error, (RecursionError, SystemError, AttributeError)) and call.binding is not None:
