@@ -310,6 +310,17 @@ def too_deep(where: str, path: Iterable[object]) -> DepthError:
     )
 
 
+def unbound_axis(where: str, name: object, array: object, fix: str) -> LayerError:
+    """The error of a call outside of the transform that has a mapped axis."""
+    return LayerError(
+        where,
+        f"no transform around this call has the axis {name!r}",
+        expected=f"a call under vmap or shard_map with the axis name {name!r}",
+        got=describe(array),
+        fix=f"dx.vmap(function, axis_name={name!r}), or {fix}",
+    )
+
+
 def format_path(path: Iterable[object]) -> str:
     """A path of names and indices as it is written in code; the middle of a very long one is left out."""
     text = ""

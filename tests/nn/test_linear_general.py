@@ -76,3 +76,12 @@ def test_bad_arguments_are_refused(normal):
     for equation in ("ab,bc", "ab->b", "a,b,c->abc"):
         with pytest.raises(refused, match="this is not an equation of two operands with a result"):
             dx.Einsum(equation, (2, 3), rngs=dx.Rngs(0))
+    layer = dx.Einsum("...ab,bc->...ac", (4, 3), rngs=dx.Rngs(0))
+    for shape in ((2, 5), (3, 2, 5), (4,)):
+        with pytest.raises(refused, match=r"'inputs' do not fit the equation(?s:.)*size 4 along axis \d \(b\)"):
+            layer(normal(*shape))
+    assert layer(normal(2, 1)).shape == (2, 3)  # one element is taken for all, as in jax.numpy.einsum
+    with pytest.raises(
+        refused, match=r"expected: the axes 'ab', with size 4(?s:.)*got:      Array of shape \(2, 3, 4\)"
+    ):
+        dx.Einsum("ab,bc->ac", (4, 3), rngs=dx.Rngs(0))(normal(2, 3, 4))

@@ -230,6 +230,25 @@ def test_strict_promotion_of_a_narrow_dtype(normal: Any) -> None:
             assert make(name, dtype=jnp.bfloat16)(make(name).initialize_carry((3, 3), dx.Rngs(0)), x[:, 0])[1].dtype
 
 
+POLICIES = [dx.Policy(compute=jnp.bfloat16), dx.Policy(jnp.bfloat16), dx.Policy(jnp.bfloat16, jnp.bfloat16)]
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_first_state_has_the_dtype_of_a_step(normal: Any, name: str, policy: dx.Policy, dtype: Any) -> None:
+    """Also where the peer refuses the dtype of the state, and where it has no orthogonal kernels."""
+    with policy:
+        cell = make(name)
+    x = sequences(normal, dtype)
+    assert all(leaf.dtype == cell.param_dtype for leaf in dx.state(cell, dx.Param).leaves)
+    with jax.numpy_dtype_promotion("strict"):
+        last, y = dx.RNN(cell, return_carry=True)(x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(last)} == {y.dtype}
+    carry = jax.tree.map(lambda leaf: leaf.astype(y.dtype), cell.initialize_carry((len(x), 3), dx.Rngs(0)))
+    np.testing.assert_array_equal(dx.RNN(cell)(x, initial_carry=carry), y)
+
+
 # --- errors -------------------------------------------------------------------
 
 

@@ -77,3 +77,13 @@ def test_an_axis_that_the_steps_do_not_divide() -> None:
     with pytest.raises(dx.errors.TransformError, match=r"\[1\]\['target'\] of the batch: 4 steps do not divide"):
         dx.accumulate(loss_of, steps=4)(model, jnp.ones((8, 3)), {"target": jnp.ones((7, 1))})
     assert model.kernel.value is before
+
+
+def test_steps_and_batches_that_do_not_fit() -> None:
+    model = dx.Linear(3, 1, rngs=dx.Rngs(0))
+    for steps in (0, -1, 2.0, True):
+        with pytest.raises(dx.errors.TransformError, match="this is not a number of steps"):
+            dx.accumulate(loss_of, steps)  # type: ignore[arg-type]  # refused
+    text = r"the arrays have first axes of different sizes(?s:.)*got:      4, 8"
+    with pytest.raises(dx.errors.TransformError, match=text):
+        dx.accumulate(loss_of, steps=4)(model, jnp.ones((8, 3)), {"target": jnp.ones((4, 1))})

@@ -141,3 +141,10 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
 def test_a_metric_without_methods_says_which(call: str) -> None:
     with pytest.raises(NotImplementedError, match=rf"does not define {call}\(\)"):
         getattr(metrics.Metric(), call)()
+
+
+def test_an_axis_that_no_transform_has() -> None:
+    for metric in (dx.metrics.Average(axis_name="data"), dx.metrics.Welford(axis_name="data")):
+        text = r"\.axis_name: no transform around this call has the axis 'data'(?s:.)*a metric without axis_name"
+        with pytest.raises(dx.errors.LayerError, match=text):
+            metric.update(values=jnp.ones(3))

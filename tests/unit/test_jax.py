@@ -67,7 +67,7 @@ STEPS = [(HERE, "call"), (HERE, "__call__")]
 ENTRIES = {
     "eager": (call, None),
     "jit": (dx.jit(call), None),
-    "jit of grad": (dx.jit(lambda net, x: dx.grad(call)(net, x)), None),
+    "jit of grad": (dx.jit(dx.grad(call)), None),
     "eval_shape": (functools.partial(dx.eval_shape, call), None),
     "grad": (dx.grad(call), "gradient"),
     "remat": (dx.remat(call), "__call__"),

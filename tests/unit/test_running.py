@@ -164,7 +164,7 @@ WAYS = {
     "of itself": (lambda net, x: net.parts[1](x), "parts[1].layer"),
     "part of a part": (lambda net, x: net.parts[1].layer(x), "parts[1].layer"),
     "jit": (lambda net, x: dx.jit(call)(net.parts[1], x), "parts[1].layer"),
-    "closure": (lambda net, x: dx.jit(lambda x: net.parts[1](x))(x), "parts[1].layer"),
+    "closure": (lambda net, x: dx.jit(lambda x: 2 * net.parts[1](x))(x), "parts[1].layer"),
     "remat": (lambda net, x: dx.remat(call)(net.parts[1], x), "parts[1].layer"),
     "grad": (lambda net, x: dx.grad(call)(net.parts[1], x), "parts[1].layer"),
     "vjp": (lambda net, x: dx.vjp(call, net.parts[1], x), "parts[1].layer"),

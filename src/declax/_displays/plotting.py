@@ -44,7 +44,8 @@ def plot(model: Any, *, depth: int | None = None, axes: Any = None) -> Any:
         start = [a + b for a, b in zip(start, counts, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("elements")
-    axes.legend()
+    if found.kinds:
+        axes.legend()
     return axes
 
 

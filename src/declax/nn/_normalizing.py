@@ -76,13 +76,8 @@ class Scaling(Module):
         try:
             return pmean(local, self.axis_name, axis_index_groups=self.axis_index_groups)
         except NameError as error:
-            raise errors.LayerError(
-                field_of(self, "axis_name"),
-                f"no transform around this call has the axis {self.axis_name!r}",
-                expected=f"a call under vmap or shard_map with the axis name {self.axis_name!r}",
-                got=errors.describe(arrays[0]),
-                fix=f"dx.vmap(function, axis_name={self.axis_name!r}), or a layer without axis_name under jit alone",
-            ) from error
+            fix = "a layer without axis_name under jit alone"
+            raise errors.unbound_axis(field_of(self, "axis_name"), self.axis_name, arrays[0], fix) from error
 
     def _normalize(
         self,

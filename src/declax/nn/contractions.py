@@ -269,7 +269,8 @@ class Einsum(Module):
         equation = self.einsum_str if einsum_str is None else einsum_str
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        names = self._parsed(equation)
+        of_inputs, *names = self._parsed(equation)
+        self._check_sizes(of_inputs, names[0], x, kernel)
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
@@ -278,8 +279,23 @@ class Einsum(Module):
         size_of = dict(zip(operand, kernel.shape, strict=True))
         return y + bias.reshape([size_of.get(name, 1) for name in result]).astype(y.dtype)
 
-    def _parsed(self, equation: str) -> tuple[str, str]:
-        """The names of the axes of the kernel, and those of the result."""
+    def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
+        sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))
+        named = _axis_names(of_inputs, x.ndim)
+        shared = {name: sizes[name] for name in named if isinstance(name, str) and name in sizes}
+        pairs = zip(named, x.shape, strict=False)
+        if len(named) != x.ndim or any(size != 1 and shared.get(name, 1) not in (1, size) for name, size in pairs):
+            found = ", ".join(f"size {size} along axis {named.index(name)} ({name})" for name, size in shared.items())
+            raise errors.LayerError(
+                field_of(self, "einsum_str"),
+                "the axes of 'inputs' do not fit the equation and the kernel",
+                expected=f"the axes {of_inputs!r}" + (f", with {found}" if found else ""),
+                got=errors.describe(x),
+                why=f"the axes of the kernel are {of_kernel!r}, of shape {kernel.shape}",
+            )
+
+    def _parsed(self, equation: str) -> tuple[str, str, str]:
+        """The names of the axes of the inputs, of the kernel and of the result."""
         operands, arrow, result = equation.replace(" ", "").partition("->")
         if not arrow or operands.count(",") != 1:
             raise errors.LayerError(
@@ -288,4 +304,5 @@ class Einsum(Module):
                 expected='a text such as "nta,hab->nthb"',
                 got=repr(equation),
             )
-        return operands.partition(",")[2], result
+        of_inputs, _, of_kernel = operands.partition(",")
+        return of_inputs, of_kernel, result

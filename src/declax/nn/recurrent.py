@@ -20,7 +20,7 @@ from declax._random.changes import broadcast_rngs, split_rngs
 from declax._random.streams import Rngs, RngState, RngStream
 from declax._variables.placement import explicit_spec, make_spec, reshard
 from declax.nn._checks import field_of
-from declax.nn.cells import C, RngSource, RNNCellBase
+from declax.nn.cells import C, RngSource, RNNCellBase, _Cell
 from declax.nn.cells import GRUCell as GRUCell
 from declax.nn.cells import LSTMCell as LSTMCell
 from declax.nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
@@ -29,6 +29,7 @@ from declax.nn.cells import modified_orthogonal as modified_orthogonal
 from declax.nn.linear import default_bias_init as default_bias_init
 from declax.nn.linear import default_kernel_init as default_kernel_init
 from declax.transforms._engine.prefixes import Carry, StateAxes
+from declax.transforms.abstract import eval_shape
 from declax.transforms.scanning import scan
 
 T = TypeVar("T")
@@ -184,7 +185,9 @@ class RNN(Module, Generic[C]):
             stream: Any = self.rngs if rngs is None else rngs
             stream = stream.carry.fork() if isinstance(stream, Rngs) else stream
             shape = (*inputs.shape[:time_axis], *inputs.shape[time_axis + 1 :])
-            initial_carry = _as_split(self.cell.initialize_carry(shape, stream), inputs, time_axis, len(batch))
+            first = self.cell.initialize_carry(shape, stream)
+            first = _in_dtypes_of_step(self.cell, first, shape, inputs.dtype)
+            initial_carry = _as_split(first, inputs, time_axis, len(batch))
         with_carries = lengths is not None and return_carry
         carry, outputs = self._run(time_axis, with_carries)(self.cell, initial_carry, inputs)
         if lengths is not None and return_carry:
@@ -210,6 +213,18 @@ class RNN(Module, Generic[C]):
         state_axes = StateAxes({...: Carry} if self.state_axes is None else self.state_axes)
         broadcast: Any = None if self.broadcast_rngs is None else to_predicate(self.broadcast_rngs)
         return _steps(state_axes, broadcast, time_axis, self.unroll, with_carries)
+
+
+def _in_dtypes_of_step(cell: RNNCellBase[C], carry: C, shape: tuple[int, ...], dtype: Any) -> C:
+    """The first state of a cell of declax in the dtypes after a step, which may be other than `param_dtype`."""
+    if not isinstance(cell, _Cell):
+        return carry
+    dtypes = [dtype, *(leaf.dtype for leaf in jax.tree.leaves(carry)), dtype if cell.dtype is None else cell.dtype]
+    if len(set(map(jnp.dtype, dtypes))) == 1:
+        return carry
+    after, _ = eval_shape(lambda cell, carry: cell(carry, jnp.zeros(shape, dtype)), cell, carry)
+    cast_: C = jax.tree.map(lambda leaf, of_step: leaf.astype(of_step.dtype), carry, after)
+    return cast_
 
 
 def _as_split(carry: C, inputs: jax.Array, time_axis: int, batch_axes: int) -> C:

@@ -39,7 +39,8 @@ def accumulate(
       does. Keyword arguments go to `loss` whole.
 
     Raises:
-      TransformError: for an array of the batch whose first axis `steps` does not divide.
+      TransformError: for `steps` below one, for an array of the batch whose first axis `steps` does not divide, and for
+        arrays whose first axes differ.
 
     >>> import declax as dx
     >>> model = dx.Linear(3, 1, rngs=dx.Rngs(0))
@@ -49,6 +50,14 @@ def accumulate(
     >>> grads.kernel.shape
     (3, 1)
     """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise errors.TransformError(
+            "accumulate, steps",
+            "this is not a number of steps",
+            expected="an int of at least 1",
+            got=errors.describe(steps),
+            fix="dx.accumulate(loss, steps=4)",
+        )
 
     def accumulated(model: Any, /, *batch: Any, **kwargs: Any) -> tuple[jax.Array, State[Any]]:
         def loss_of(model: Any, part: Any) -> jax.Array:
@@ -83,4 +92,15 @@ def _parts_of(batch: Any, steps: int) -> Any:
             )
         return x.reshape(steps, x.shape[0] // steps, *x.shape[1:])
 
-    return jax.tree_util.tree_map_with_path(cut, batch)
+    parts = jax.tree_util.tree_map_with_path(cut, batch)
+    sizes = {x.shape[1] for x in jax.tree.leaves(parts)}
+    if len(sizes) > 1:
+        raise errors.TransformError(
+            "accumulate: the batch",
+            "the arrays have first axes of different sizes",
+            expected="one size, that of the batch",
+            got=", ".join(map(str, sorted(size * steps for size in sizes))),
+            why="each array is cut along its first axis",
+            fix="accumulated(model, x, y, table=table)        # keyword arguments go to the loss whole",
+        )
+    return parts

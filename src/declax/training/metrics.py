@@ -90,7 +90,11 @@ class _OfValues(Metric):
         if self.axis_name is None:
             return batch
         psum: Callable[..., tuple[jax.Array, ...]] = lax.psum  # jax leaves it untyped
-        return psum(batch, self.axis_name)
+        try:
+            return psum(batch, self.axis_name)
+        except NameError as error:
+            where, fix = f"{errors.type_name(type(self))}.axis_name", "a metric without axis_name under jit alone"
+            raise errors.unbound_axis(where, self.axis_name, batch[0], fix) from error
 
 
 @dataclass
