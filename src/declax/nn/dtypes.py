@@ -86,13 +86,14 @@ def promote_dtype(args: T, /, *, dtype: Dtype | None = None, inexact: bool = Tru
 
 def _is_promoted(args: tuple[Any, ...], dtype: Dtype | None) -> bool:
     """Whether all arrays have one floating or complex dtype, the asked one: while JAX traces, each cast takes time."""
-    arrays = [arg for arg in args if arg is not None]
-    if not all(isinstance(array, jax.Array) and not array.weak_type for array in arrays):
-        return False
-    common = arrays[0].dtype if arrays else None
-    if any(array.dtype != common for array in arrays) or dtype not in (None, common):
-        return False
-    return common is not None and jnp.issubdtype(common, jnp.inexact)
+    common: np.dtype[Any] | None = None
+    for arg in args:
+        if arg is None:
+            continue
+        if not isinstance(arg, jax.Array) or arg.weak_type or common not in (None, arg.dtype):
+            return False
+        common = arg.dtype
+    return common is not None and dtype in (None, common) and jnp.issubdtype(common, jnp.inexact)
 
 
 def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:
