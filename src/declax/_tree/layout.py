@@ -295,8 +295,11 @@ def _bare_class(layout: Layout) -> type | None:
 
 def blank_maker(cls: type) -> Callable[[type], Any]:
     """The ``__new__`` that makes an instance without any code of a user."""
-    found = [base.__dict__.get("__new__") for base in cls.__mro__]
-    return next(new for new in found if isinstance(new, types.BuiltinFunctionType))
+    for base in cls.__mro__:
+        new = base.__dict__.get("__new__")
+        if isinstance(new, types.BuiltinFunctionType):
+            return new
+    return object.__new__
 
 
 def _is_plain(name: Name) -> bool:

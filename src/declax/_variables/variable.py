@@ -563,7 +563,7 @@ def raw_values(variables: Sequence[Any]) -> list[Any]:
     if uncaptured_reads.is_watching:
         for variable in variables:
             uncaptured_reads.warn_if_uncaptured(variable)
-    return [variable._raw for variable in variables]
+    return list(map(_read_raw, variables))
 
 
 def set_raw(variable: Variable[Any], value: Any) -> None:
