@@ -21,15 +21,12 @@ from declax._state.states import FlatState, make_state
 from declax._state.tree import FlatForm
 from declax._typing import ArrayLike, Path
 from declax._variables.variable import Variable
-from declax.errors import GraphError, StatusError, describe, format_path
+from declax.errors import GraphError, StatusError, describe
 
 N = TypeVar("N")
 
 ArrayRef = jax.Ref
 """The class of refs; ``isinstance`` is also true for the tracer of a ref."""
-
-_LISTED = 16
-"""How many duplicates an error lists, and up to how many keys of a path it writes with slashes."""
 
 
 def array_ref(value: ArrayLike | Variable[Any], /) -> jax.Ref:
@@ -318,12 +315,6 @@ def _check_duplicates(change: _LeafChange, places: Sequence[tuple[Path, Any]]) -
 
 def _refuse(duplicates: Sequence[Sequence[Path]], change: _LeafChange) -> None:
     if duplicates:
-        blocks = [*map(_block, duplicates[:_LISTED])]
-        rest = f" (and {len(duplicates) - _LISTED} more)" if len(duplicates) > _LISTED else ""
-        problem = f"Found duplicate at paths:\n  ---\n{''.join(blocks)}{change.why}{rest}"
+        blocks = ["".join([f"  {'/'.join(map(str, path))}\n" for path in paths]) + "  ---\n" for paths in duplicates]
+        problem = f"Found duplicate at paths:\n  ---\n{''.join(blocks)}{change.why}"
         raise GraphError(change.where, problem, fix=change.fix)
-
-
-def _block(paths: Sequence[Path]) -> str:
-    slashed = ["/".join(map(str, path)) if 0 < len(path) <= _LISTED else format_path(path) for path in paths]
-    return "".join([f"  {path}\n" for path in slashed]) + "  ---\n"

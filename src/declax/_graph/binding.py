@@ -52,13 +52,12 @@ class _Grouped(NamedTuple):
 class PlainLeaves:
     """Reads and writes the leaves of a graph of which some have no Variable."""
 
-    __slots__ = ("_constants", "_is_read", "_order", "_read", "_sources", "_variables", "_written")
+    __slots__ = ("_constants", "_order", "_read", "_sources", "_variables", "_written")
 
     def __init__(self, found: Mapping[int, tuple[Any, Source]], variables: Sequence[Variable[Any] | None]) -> None:
         self._variables = variables
         self._sources: dict[int, Source] = {i: source for i, (_, source) in found.items()}
         self._constants = {i: value for i, (value, source) in found.items() if source is None}
-        self._is_read = False
         self._read: tuple[list[Variable[Any]], list[tuple[Callable[[], Any], _Getter]]] | None = None
         self._order: _Getter = tuple
         self._written: tuple[_Grouped, _Getter, _Getter] | None = None
@@ -66,9 +65,6 @@ class PlainLeaves:
     def read(self) -> list[Any]:
         """The value of each leaf now, Variables included."""
         if self._read is None:
-            if not self._is_read:  # to prepare takes longer than to read once
-                self._is_read = True
-                return self._read_each()
             self._read = self._prepare()
         variables, readers = self._read
         leaves = raw_values(variables)

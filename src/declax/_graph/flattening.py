@@ -25,7 +25,7 @@ from declax._state.definition import StateDef
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
 from declax._typing import Key, Path
 from declax._variables.variable import Variable, raw_values
-from declax.errors import GraphError, type_name
+from declax.errors import type_name
 
 N = TypeVar("N", covariant=True, default=Any)
 
@@ -210,24 +210,7 @@ class GraphDef(Shared, Generic[N]):
         return f"GraphDef({name}, nodes={len(nodes)}, leaves={self.num_leaves})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.tokens, self.base, self.outer)
-
-
-def _restore(tokens: tuple[Token, ...], base: int, outer: tuple[int, ...] | None) -> GraphDef[Any]:
-    """A stored GraphDef; raises if a class has other fields now."""
-    for token in tokens:
-        if not isinstance(token, tuple) or token[0] != NODE:
-            continue
-        layout, statics = token[1], token[2]
-        was_closed = not (statics and isinstance(statics[0], Layout))
-        if was_closed and not layout.is_closed:
-            raise GraphError(
-                type_name(layout.cls),
-                "the class has other fields now than when this GraphDef was stored",
-                expected=", ".join(map(str, layout.statuses)),
-                fix="store the State, and dx.update a new model with it",
-            )
-    return GraphDef.of(tokens, None, base, outer)
+        return GraphDef.of, (self.tokens, None, self.base, self.outer)
 
 
 def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:

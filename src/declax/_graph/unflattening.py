@@ -84,7 +84,6 @@ class Blueprint:
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
         self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
-        self._recipes: dict[tuple[int, ...], _Recipe] = {}
         leaf = 0
         for place, token in enumerate(tokens):
             if isinstance(token, int):
@@ -110,11 +109,7 @@ class Blueprint:
         elif tag == NODE:
             layout = token[1]
             self.node_makers.append((blank_maker(layout.cls), layout.cls))
-            key = (id(layout), *map(id, token[2]))  # the tokens live as long as the GraphDef that has the blueprint
-            recipe = self._recipes.get(key)
-            if recipe is None:
-                recipe = self._recipes[key] = _recipe(token)
-            self.nodes.append(NodeProgram(*recipe, layout.data_names, children))
+            self.nodes.append(NodeProgram(*_recipe(token), layout.data_names, children))
         elif tag == OBJECT:
             self.node_makers.append((blank_maker(token[1]), token[1]))
             self.nodes.append(NodeProgram({}, (), dict.fromkeys(token[2]), token[2], children))
@@ -169,7 +164,7 @@ _Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...], dict[
 
 
 def _recipe(token: tuple[Any, ...]) -> _Recipe:
-    """The first three entries of a `NodeProgram`, which nodes of equal tokens share."""
+    """The first three entries of a `NodeProgram`."""
     layout = token[1]
     fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
@@ -262,17 +257,15 @@ def known_objects(graphdef: GraphDef[Any], objects: Mapping[int, Any]) -> list[A
     """The objects of earlier graphs by index; None for those that the graph does not refer to."""
     if not graphdef.base:
         return []
-    known = list(map(objects.get, range(graphdef.base)))
-    if any(found is None for found in known):
-        missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in objects]
-        if missing:
-            raise GraphError(
-                "merge",
-                f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
-                got=f"{len(objects)} objects",
-                fix="with dx.merge_context() as ctx:\n    first, second = ctx.merge(*first), ctx.merge(*second)",
-            )
-    return known
+    missing = [t for t in graphdef.tokens if isinstance(t, int) and t < graphdef.base and t not in objects]
+    if missing:
+        raise GraphError(
+            "merge",
+            f"the graph refers to object {missing[0]} of earlier graphs, which is not there",
+            got=f"{len(objects)} objects",
+            fix="with dx.merge_context() as ctx:\n    first, second = ctx.merge(*first), ctx.merge(*second)",
+        )
+    return list(map(objects.get, range(graphdef.base)))
 
 
 def fill(blueprint: Blueprint, slots: list[Any]) -> None:
