@@ -632,12 +632,10 @@ def test_transformations_of_named_functions_pickle_without_cloudpickle(monkeypat
 def test_closures_without_cloudpickle_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cloudpickle")
     optimizer = dx.Optimizer(Net(), optax.adam(1e-3), wrt=dx.Param)
-    pickled = pickle.dumps(optimizer)
+    assert pickle.loads(pickle.dumps(optimizer)).wrt is optimizer.wrt
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(errors.MissingExtraError, match=r"closures, which cannot be pickled without cloudpickle"):
         pickle.dumps(optimizer)
-    with pytest.raises(errors.MissingExtraError, match=r"closures, which cannot be unpickled without cloudpickle"):
-        pickle.loads(pickled)
 
 
 def test_what_no_spec_describes_equals_only_itself() -> None:

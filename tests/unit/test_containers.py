@@ -44,13 +44,10 @@ LIST_ACTIONS = st.one_of(
     st.builds(lambda v: lambda s: s.count(v), values),
     st.builds(lambda v: lambda s: v in s, values),
     st.builds(lambda v: lambda s: s.__iadd__(v), many),
-    st.builds(lambda v: lambda s: s + v, many),
-    st.builds(lambda v: lambda s: v + s, many),
     st.sampled_from(
         [
             lambda s: s.reverse(),
             lambda s: s.clear(),
-            lambda s: s.copy(),
             lambda s: list(reversed(s)),
             len,
             bool,
@@ -142,16 +139,6 @@ def test_many_at_once_make_one_layout(name, monkeypatch):
     assert len(made) <= 1
 
 
-def test_clearing_makes_no_layout_between(monkeypatch):
-    items = dx.List([1, dx.data(2.0)] * 100)
-    made = []
-    make = Layout._make
-    monkeypatch.setattr(Layout, "_make", staticmethod(lambda *args: made.append(args) or make(*args)))
-    items.clear()
-    assert [len(items), len(made)] == [0, 0]
-    assert layout_of(items) is dx.List._pytree__layout
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -205,8 +192,7 @@ def test_a_status_goes_with_its_element():
     items.reverse()
     assert statuses(items) == [Status.STATIC, Status.DATA, Status.STATIC, Status.STATIC]
     assert items[1:3] == [1, 1]
-    assert statuses(items.copy()) == statuses(items)
-    assert statuses(items + [2])[1] is Status.DATA
+    assert statuses(copy.copy(items)) == statuses(items)
     del items[0]
     assert statuses(items) == [Status.DATA, Status.STATIC, Status.STATIC]
     items[0] = "text"
@@ -328,8 +314,6 @@ def test_a_dict_has_attributes_too():
     del parts.left
     assert "left" not in parts
     assert isinstance(parts, MutableMapping)
-    assert parts.copy() != parts
-    assert dict(parts.copy()) == dict(parts)
     assert dict(dx.Dict([("a", 1)])) == {"a": 1}
 
 

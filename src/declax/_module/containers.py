@@ -5,7 +5,6 @@ An element is in the instance's ``__dict__`` under its index or key, so a Layout
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from itertools import islice
@@ -176,26 +175,8 @@ class List(_Elements, MutableSequence[T], Generic[T]):
         """Reverses the order; each element keeps its status."""
         self._pytree__replace(self._pytree__values()[::-1], self._pytree__statuses()[::-1])
 
-    def clear(self) -> None:
-        """Removes all elements."""
-        self._pytree__replace([], [])
-
-    def copy(self) -> List[T]:
-        """A new List of the same elements, each with its status."""
-        copied: List[T] = List()
-        copied._pytree__replace(self._pytree__values(), self._pytree__statuses())
-        return copied
-
     def __iter__(self) -> Iterator[T]:
         return iter(self._pytree__values())
-
-    def __add__(self, other: Iterable[T]) -> List[T]:
-        made = self.copy()
-        made.extend(other)
-        return made
-
-    def __radd__(self, other: Iterable[T]) -> List[T]:
-        return List(other) + self
 
     if TYPE_CHECKING:
 
@@ -300,10 +281,6 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         return MissingKeyError(
             f"{type_name(type(self))}[{key!r}]", "the Dict does not have this key" + (f"; {hint}" if hint else "")
         )
-
-    def copy(self) -> Dict[T]:
-        """A new Dict of the same entries, each with its status."""
-        return copy.copy(self)
 
     def __iter__(self) -> Iterator[str]:
         return iter([name for name in self.__dict__ if name not in _HIDDEN])

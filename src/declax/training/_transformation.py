@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from declax import errors
 from declax._fields.interning import Shared
@@ -29,15 +29,8 @@ class Transformation(Protocol):
         ...
 
 
-class Description(Protocol):
-    """A Spec: hashable, compared by value, picklable, buildable."""
-
-    def __hash__(self) -> int: ...
-
-    def build(self) -> Any:
-        """Builds the described object."""
-        ...
-
+Description: TypeAlias = Any
+"""A Spec: hashable, compared by value, picklable, buildable."""
 
 _DESCRIPTIONS: Final[weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], Description]]] = weakref.WeakKeyDictionary()
 """By the `update` of a transformation, or the transformation: its `init`, and its Spec."""
@@ -105,7 +98,7 @@ class StaticTransformation(Shared):
         try:
             return _from_pickle, (pickle.dumps(self.tx),)
         except (pickle.PicklingError, AttributeError, TypeError):  # closures
-            return _from_cloudpickle, (_cloudpickle("pickled").dumps(self.tx),)
+            return _from_pickle, (_cloudpickle().dumps(self.tx),)
 
 
 def _from_description(description: Description) -> StaticTransformation:
@@ -116,17 +109,13 @@ def _from_pickle(pickled: bytes) -> StaticTransformation:
     return StaticTransformation(pickle.loads(pickled))
 
 
-def _from_cloudpickle(pickled: bytes) -> StaticTransformation:
-    return StaticTransformation(_cloudpickle("unpickled").loads(pickled))
-
-
-def _cloudpickle(verb: str) -> Any:
+def _cloudpickle() -> Any:
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]  # an optional dependency
     except ImportError:
         raise errors.MissingExtraError(
             "Optimizer.tx",
-            f"the transformation is made of closures, which cannot be {verb} without cloudpickle",
+            "the transformation is made of closures, which cannot be pickled without cloudpickle",
             why="Python pickles functions by name, and closures have none",
             fix='pip install "declax[pickle]"\n'
             "tx = dx.spec(optax.adam, 1e-3).build()   # pickles by its Spec, without cloudpickle",
