@@ -19,7 +19,6 @@ from declax._graph.nodes import (
     enter_container,
     is_ref,
     kind_of,
-    not_a_tree,
     path_of,
 )
 from declax._graph.updating import place_of
@@ -74,7 +73,9 @@ def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     if not filters:
         raise FilterError("pop", "at least one filter is required", fix="dx.pop(model, dx.Intermediate)")
     refuse_state("pop", node)
-    search = _Search(predicates_of(filters, "pop"), is_tree=not is_graph(graph))
+    if not is_graph(graph):
+        bind(node, graph)
+    search = _Search(predicates_of(filters, "pop"))
     search.run(node)
     places = [place_of(above, path_of(link), depth) for above, link, depth in search.places.values()]
     states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
@@ -92,14 +93,13 @@ class _Search:
     A place, found by owner and key, is the node above, the link, and the number of containers between them.
     """
 
-    def __init__(self, predicates: tuple[Predicate, ...], *, is_tree: bool) -> None:
+    def __init__(self, predicates: tuple[Predicate, ...]) -> None:
         self.found: list[_Found] = []
         self.places: dict[tuple[int, Any], tuple[Any, Link, int]] = {}
         self._predicates = predicates
         self._asks_kind_only = dependency_of(*predicates) == ON_KIND
         self._group_of_class: dict[type, int] = {}
         self._skipped: set[type] = set()  # classes whose values do not go through the stack
-        self._seen_of_tree: dict[int, Link] | None = {} if is_tree else None
 
     def run(self, root: Any) -> None:
         """Searches all below a node."""
@@ -111,10 +111,6 @@ class _Search:
         while stack:
             value, owner, above, link, within = stack.pop()
             kind = kind_of(value)
-            if self._seen_of_tree is not None and kind in OBJECTS:
-                if id(value) in self._seen_of_tree:
-                    raise not_a_tree(path_of(self._seen_of_tree[id(value)]), path_of(link), type(value))
-                self._seen_of_tree[id(value)] = link
             if kind is _STATIC:
                 skipped.add(value.__class__)
                 continue
@@ -154,7 +150,7 @@ class _Search:
         group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, value)), _NOT_MEANT)
         if self._asks_kind_only:
             self._group_of_class[value.__class__] = group
-            if group == _NOT_MEANT and self._seen_of_tree is None:
+            if group == _NOT_MEANT:
                 self._skipped.add(value.__class__)
         return group
 

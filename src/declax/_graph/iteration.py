@@ -27,8 +27,7 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
-      GraphError: for a graph if a tree is required; at the second path of
-        a shared object.
+      GraphError: for a graph if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -36,7 +35,9 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
     >>> [(path, type(value).__name__) for path, value in dx.iter_graph([m, m])]
     [((0, 'dim'), 'int'), ((0, 'scale'), 'Param'), ((0,), 'Module'), ((), 'list')]
     """
-    return ((path_of(link), value) for link, value in walk_values(node, is_tree=not is_graph(graph)))
+    if not is_graph(graph):
+        bind(node, graph)
+    return ((path_of(link), value) for link, value in walk_values(node))
 
 
 def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:

@@ -187,9 +187,9 @@ def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:
     return ((path_of(link), value) for link, value in walk_values(root) if isinstance(value, Pytree))
 
 
-def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, Any]]:
+def walk_values(root: object) -> Iterator[tuple[Link, Any]]:
     """All values of a graph, static ones too, with their links; each object once, children first."""
-    seen: dict[int, Link] = {}
+    seen: set[int] = set()
     stack: list[tuple[Link, Any, bool, tuple[int, ...]]] = [(None, root, False, ())]
     while stack:
         link, value, is_done, within = stack.pop()
@@ -199,12 +199,8 @@ def walk_values(root: object, *, is_tree: bool = False) -> Iterator[tuple[Link, 
         kind = kind_of(value)
         if kind in OBJECTS or (kind is Kind.LEAF and is_ref(value)):
             if id(value) in seen:
-                if is_tree:
-                    raise not_a_tree(path_of(seen[id(value)]), path_of(link), type(value))
                 continue
-            seen[id(value)] = link
-        if is_tree and kind is Kind.OBJECT:
-            raise not_a_tree(path_of(link), path_of(link), type(value))
+            seen.add(id(value))
         within = enter_container(value, within) if kind is Kind.CONTAINER else ()
         stack.append((link, value, True, ()))
         stack.extend(((link, key), child, False, within) for key, child in reversed(all_children(value, kind)))

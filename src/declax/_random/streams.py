@@ -35,6 +35,7 @@ from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
+from declax._tree.read_only import ReadOnly
 from declax._typing import Dtype, Path, Shape
 from declax._variables.variable import Variable, set_raw
 from declax.errors import MissingStreamError, RngError, TraceContextError, describe, format_path, suggest
@@ -225,6 +226,8 @@ def check_can_change(streams: Iterable[Stream]) -> None:
     for stream in streams:
         if stream.key._trace is trace and stream.count._trace is trace:
             continue
+        if isinstance(stream.count._trace, ReadOnly):
+            raise stream.count._trace.refusal(stream.label)
         raise TraceContextError(
             stream.label,
             "the keys of a stream cannot be changed from another trace level than its own",
