@@ -26,7 +26,7 @@ from declax._typing import MISSING, RECORD_KEY
 from declax._variables.variable import Variable
 from declax.config._building import Builder, checked_refs
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._files.documents import Document
+from declax.config._files.documents import Document, noting_place
 from declax.config._files.formatting import format_json, format_toml, format_yaml
 from declax.config._files.reading import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
@@ -143,13 +143,8 @@ def from_config(
     """
     document = read_source(source)
     spec = spec_from_config(cls, document, extra=extra, migrate=migrate)
-    try:
+    with noting_place(document):
         return Builder(spec, rngs).run()  # without Spec.check: the readers have checked each value
-    except Exception as error:
-        path = getattr(error, "config_path", None)
-        if document.name is not None and path is not None:
-            error.add_note(f"its arguments are written in {document.place_of(tuple(path))}")
-        raise
 
 
 def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from declax._variables.placement import sharding_rules
 from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
+from declax.config._files.documents import noting_place
 from declax.config._files.formatting import format_json
 from declax.config._files.reading import read_document
 from declax.config._reading.parameters import target_name
@@ -43,19 +44,6 @@ def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, 
             expected = "a part that a table describes at this path"
             raise ConfigError(f"{target_name(cls)}.{words.part}", "not a part", expected=expected, got=describe(part))
     return parts
-
-
-@contextlib.contextmanager
-def _placed(run: Run, part: str | None) -> Generator[None, None, None]:
-    """Adds a note to an error of a part: the place of its arguments."""
-    try:
-        yield
-    except Exception as error:
-        path = getattr(error, "config_path", None)
-        place = "" if path is None or part is not None else str(run.document().place_of(tuple(path)))
-        if place:
-            error.add_note(f"its arguments are written in {place}")
-        raise
 
 
 def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -108,7 +96,7 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
 def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
     """Prints the summary of each run; if the root has no arrays, suggests its parts."""
     for run, spec in _specs(cls, words):
-        with _placed(run, words.part):
+        with noting_place(run.document()) if words.part is None else contextlib.nullcontext():
             found = make(spec)
         totals = {kind: {"elements": found.count(kind), "bytes": found.nbytes(kind)} for kind in found.kinds}
         data: dict[str, Any] = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, TypeAlias
 
 from declax.config.problems import NOWHERE, REF, Path, Place, Problem
@@ -61,6 +62,19 @@ class Document:
             if part in self._places:
                 return Place(self.name, *self._places[part])
         return Place(self.name)
+
+
+@contextlib.contextmanager
+def noting_place(document: Document) -> Generator[None, None, None]:
+    """Adds a note to an error of a constructor: the place of its arguments."""
+    try:
+        yield
+    except Exception as error:
+        path = getattr(error, "config_path", None)
+        place = "" if path is None else str(document.place_of(tuple(path)))
+        if place:
+            error.add_note(f"its arguments are written in {place}")
+        raise
 
 
 def unreadable(

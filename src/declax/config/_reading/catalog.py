@@ -57,6 +57,7 @@ from declax.config._reading.readers import (
     PathReader,
     Reader,
     StrReader,
+    entries,
     is_only_typed,
 )
 from declax.config.registry import choices_of, extra_functions, implementations, kinds_of, on_change
@@ -277,13 +278,7 @@ class Catalog:
 
     def _with_classes_of(self, default: Any) -> Catalog:
         """The catalog in which the classes of the parts in a default are choices for its other items too."""
-        held = (
-            default.values()
-            if isinstance(default, dict)
-            else default
-            if isinstance(default, (list, tuple))
-            else [default]
-        )
+        held = [item for _, item in entries(default)] or [default]
         made = dict.fromkeys(part.function for part in held if isinstance(part, DeclaredPart))
         return catalog_for(tuple(dict.fromkeys((*self.extra, *made)))) if made else self
 
