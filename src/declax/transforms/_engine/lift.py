@@ -564,12 +564,11 @@ def calls_back(jaxpr: Any) -> bool:
     """Whether a program of JAX calls Python while it runs, so that it may fail after its arrays were given back."""
     waiting = [jaxpr]
     while waiting:
-        for equation in waiting.pop().eqns:
+        for equation in getattr(waiting.pop(), "eqns", ()):
             if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
                 return True
             for value in equation.params.values():
-                inner = value if isinstance(value, (list, tuple)) else (value,)
-                waiting += [program for program in inner if hasattr(program, "eqns")]
+                waiting += value if isinstance(value, (list, tuple)) else (value,)
     return False
 
 
