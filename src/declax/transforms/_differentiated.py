@@ -283,9 +283,11 @@ def position_of(option: str, number: int, length: int, function: Callable[..., A
 
 
 def by_position(
-    known: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    known: Mapping[str, inspect.Parameter] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All arguments by position, with defaults; and those that can only be given by name, if they are given."""
+    """All arguments by position, with defaults, if the parameters are known; and those that are given by name only."""
+    if known is None:
+        return args, kwargs
     filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
     filled.apply_defaults()
     return filled.args, {name: value for name, value in filled.kwargs.items() if name in kwargs}

@@ -304,9 +304,8 @@ class _Gradients(NamedTuple):
 
     def positioned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments by name, and defaults, at their positions, as far as the signature is known and fits."""
-        known = parameters(self.closure.function)
         try:
-            return (args, kwargs) if known is None else by_position(known, args, kwargs)
+            return by_position(parameters(self.closure.function), args, kwargs)
         except TypeError:  # the call itself reports a wrong argument better
             return args, kwargs
 

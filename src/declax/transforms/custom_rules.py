@@ -198,10 +198,7 @@ class CustomVjp(Wrapped[P, R]):
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, with defaults, as in JAX."""
-        if self._parameters is None:
-            bound, by_name = args, kwargs
-        else:
-            bound, by_name = by_position(self._parameters, args, kwargs)
+        bound, by_name = by_position(self._parameters, args, kwargs)
         for name in by_name:
             raise TransformError(
                 f"argument {name!r}",

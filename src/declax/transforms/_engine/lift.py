@@ -226,8 +226,7 @@ class Rebuilt:
                 raise _structure_changed(self._structure, after, replaced)
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
         pattern = [
-            is_one or self._is_given_ref(leaf) or self._is_new_ref(leaf)
-            for is_one, leaf in zip(which_are_roots(leaves), leaves, strict=True)
+            is_one or self._is_ref_of_call(leaf) for is_one, leaf in zip(which_are_roots(leaves), leaves, strict=True)
         ]
         has_roots = True in pattern
         if has_roots and not mode.returns:
@@ -249,13 +248,9 @@ class Rebuilt:
                 return Outcome(plan, tuple(values[i] for i in changed), output)
         return self._conclude_structural(found, leaves, tree, labels, tuple(pattern), donated)
 
-    def _is_new_ref(self, leaf: Any) -> bool:
-        """Whether a value is a ref that the function has made, which JAX cannot return."""
-        return is_ref(leaf) and _jax.is_of_current_trace(leaf) and not self._is_given_ref(leaf)
-
-    def _is_given_ref(self, leaf: Any) -> bool:
-        """Whether a value is a ref of the arguments, which JAX cannot return either."""
-        return is_ref(leaf) and any(leaf is given for given in self._leaves)
+    def _is_ref_of_call(self, leaf: Any) -> bool:
+        """Whether a value is a ref that the function has got or made; JAX can return neither."""
+        return is_ref(leaf) and (_jax.is_of_current_trace(leaf) or any(leaf is given for given in self._leaves))
 
     def _conclude_structural(
         self,
@@ -288,7 +283,7 @@ class Rebuilt:
             of_results = [label for label, i in zip(of_graph, change.kept, strict=True) if i < 0] + of_plain
         added = [position for position, i in enumerate(change.kept) if i < 0]
         times = Counter(map(id, values))
-        made = [i for i in added if self._is_new_ref(values[i]) and times[id(values[i])] == 1]
+        made = [i for i in added if self._is_ref_of_call(values[i]) and times[id(values[i])] == 1]
         for position in made:
             values[position] = jax.freeze(values[position])
         change = change._replace(refs=tuple(made))

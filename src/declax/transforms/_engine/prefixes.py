@@ -202,10 +202,8 @@ class Prefixes:
 
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""
-        written = [
-            *labels_in(self.of_arguments, self._kind.is_label),
-            *labels_in(self.of_results, self._kind.is_label),
-        ]
+        is_label = self._kind.is_label
+        written = (label for prefix in (self.of_arguments, self.of_results) for label in labels_in(prefix, is_label))
         return OutputGroups((*more, *labels.leaves, *written))
 
 
