@@ -57,6 +57,16 @@ def is_of_current_trace(value: Any) -> bool:
     return trace is not None and trace._weakref is trace_state.value
 
 
+# --- flags ----------------------------------------------------------------------
+
+_config: Final[Any] = jax.config  # whose flags jax leaves untyped
+
+
+def is_jit_disabled() -> bool:
+    """Whether functions run in Python, as in ``with jax.disable_jit():``."""
+    return bool(_config.jax_disable_jit)
+
+
 # --- tracebacks ---------------------------------------------------------------
 
 register_exclusion(str(Path(__file__).parent))
@@ -68,7 +78,7 @@ def hide_frames(error: BaseException) -> None:
 
     An error of Python or of another library keeps the frame that raised it.
     """
-    if cast("Any", jax.config).jax_traceback_filtering == "off":
+    if _config.jax_traceback_filtering == "off":
         return
     shown: TracebackType | None = None
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):

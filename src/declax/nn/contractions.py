@@ -282,7 +282,7 @@ class Einsum(Module):
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
         sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))
         named = _axis_names(of_inputs, x.ndim)
-        shared = {name: sizes[name] for name in named if isinstance(name, str) and name in sizes}
+        shared: dict[str | int, int] = {name: sizes[name] for name in named if isinstance(name, str) and name in sizes}
         pairs = zip(named, x.shape, strict=False)
         if len(named) != x.ndim or any(size != 1 and shared.get(name, 1) not in (1, size) for name, size in pairs):
             found = ", ".join(f"size {size} along axis {named.index(name)} ({name})" for name, size in shared.items())

@@ -50,7 +50,8 @@ def accumulate(
     >>> grads.kernel.shape
     (3, 1)
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    given: object = steps
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise errors.TransformError(
             "accumulate, steps",
             "this is not a number of steps",

@@ -19,7 +19,7 @@ import jax
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
-from declax._jax import TOP, hide_frames
+from declax._jax import TOP, hide_frames, is_jit_disabled
 from declax._jax import trace_state as _trace_state
 from declax._lazy import lazy_names
 from declax._modes import set_graph_updates
@@ -571,7 +571,7 @@ class Program:
     def _apply(self, call: Call, use: Callable[[], Any]) -> Any:
         """Uses JAX's function, after it was decided what to donate."""
         try:
-            if (donation := self._donation) and donation.positions is None and not _is_jit_disabled():
+            if (donation := self._donation) and donation.positions is None and not is_jit_disabled():
                 traced, plan = self._trace(call)
                 plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
                 donation.choose(set(written_leaves(call.structure, plan)))
@@ -589,7 +589,7 @@ class Program:
     def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
         """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
         if plan.calls_back is None:
-            plan.calls_back = not _is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
+            plan.calls_back = not is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
         if plan.calls_back:
             wait(result)
 
@@ -610,10 +610,6 @@ class Program:
 
 def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
     return lambda *leaves: function(*leaves).parts()
-
-
-def _is_jit_disabled() -> bool:
-    return bool(cast("Any", jax.config).jax_disable_jit)
 
 
 # ----------------------------------------------------------------- calls like the last one

@@ -16,6 +16,7 @@ import jax.core
 import jax.numpy as jnp
 
 from declax._graph.nodes import is_ref
+from declax._jax import is_jit_disabled
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import Outcome, Plan, calls_back, leaf_origins
@@ -53,7 +54,7 @@ class TracedFunction:
 
     def __call__(self, leaves: Sequence[Any]) -> Outcome:
         """The results for leaves of the types of the last call."""
-        if cast("Any", jax.config).jax_disable_jit:  # whoever sets this wants to see the user's function run
+        if is_jit_disabled():  # whoever sets this wants to see the user's function run
             return self._function(*leaves)
         made = self._program(*map(_as_array, jax.tree_util.tree_leaves(leaves), self._types))
         return cast("Outcome", jax.tree_util.tree_unflatten(self._tree, made))
