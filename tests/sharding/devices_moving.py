@@ -320,3 +320,23 @@ def test_other_places_of_optimizer_state_count():
         layer.bias.value = jax.device_put(layer.bias.value, P())
         pair = [layer, dx.Optimizer(layer, optax.adam(1e-3))]
         assert told(layer, MESH, tx=optax.adam(1e-3))["optimizer state"] == held(pair)["optimizer state"]
+
+
+@pytest.mark.parametrize("names", ["", "a", "ab"])
+def test_a_function_moves_arrays_that_it_does_not_set_at_each_call(names):
+    """The first call traces; later ones take a shorter way."""
+    place = NamedSharding(MESH, P("data"))
+    model = dx.Dict(a=dx.Param(jnp.zeros(8)), b=dx.Param(jnp.zeros(8)))
+
+    @dx.jit(in_shardings=place)
+    def step(model):
+        for name in names:
+            model[name].value += 1
+
+    for count in range(5):
+        model.b.set_raw_value(jnp.full(8, count))
+        step(model)
+        assert model.a.value.sharding == model.b.value.sharding == place
+        assert model.b.value[0] == count + ("b" in names)
+    assert model.a.value[0] == 5 * ("a" in names)
+    assert step.num_traces == 2  # with `a` on no mesh, and on this one

@@ -180,30 +180,6 @@ def test_the_bytes_on_a_device_are_those_of_the_summary():
 # ================================================================= bad input
 
 
-def on(devices, *axes):
-    return jax.make_mesh((4,), axes, axis_types=(AxisType.Auto,), devices=devices)
-
-
-def linear(place):
-    return jax.device_put(dx.Linear(8, 8, rngs=dx.Rngs(0)), place)
-
-
-def test_arrays_of_two_meshes_are_named():
-    first, second = (
-        linear(NamedSharding(on(devices, "data"), P())) for devices in (jax.devices()[:4], jax.devices()[4:])
-    )
-    before = first.kernel.value
-    with pytest.raises(ValueError, match=r"argument a\.bias .* argument b\.bias"):
-        dx.jit(lambda a, b, x: b(a(x)))(first, second, jnp.ones((8, 8)))
-    with (
-        jax.set_mesh(on(jax.devices()[4:], "data")),
-        pytest.raises(ValueError, match=r"argument a\.bias .* context mesh"),
-    ):
-        dx.jit(lambda a, x: a(x))(first, jnp.ones((8, 8)))
-    assert first.kernel.value is before
-    assert not before.is_deleted()
-
-
 def test_a_tree_of_shardings_that_differs_says_how():
     state = dx.state(dx.Linear(8, 8, rngs=dx.Rngs(0)))
     place = NamedSharding(MESH, P())

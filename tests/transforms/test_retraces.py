@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, NamedSharding
 
 import declax as dx
 from declax.transforms._engine.retraces import explain_retrace
@@ -245,3 +247,18 @@ def test_a_method_is_asked_of_an_instance_too(capsys):
     model.scale(1.0)
     model.scale(jnp.ones(2))
     assert "float32[], weakly typed, and is float32[2]" in explained(model.scale, capsys)
+
+
+def test_what_a_mesh_changes_in_the_types_of_arguments(capsys):
+    auto, explicit = (
+        NamedSharding(jax.make_mesh((1,), ("data",), axis_types=(kind,)), jax.P("data"))
+        for kind in (AxisType.Auto, AxisType.Explicit)
+    )
+    f, x = dx.jit(lambda x: x + 1), jnp.ones(2)
+    f(x)
+    f(jax.device_put(x, auto))
+    assert "x: the mesh was none, and is data=1 (Auto)" in explained(f, capsys)
+    f = dx.jit(lambda x: x + 1)
+    f(jax.device_put(x, NamedSharding(explicit.mesh, jax.P())))
+    f(jax.device_put(x, explicit))
+    assert "x: the shape or dtype was float32[2], and is float32[2@data]" in explained(f, capsys)

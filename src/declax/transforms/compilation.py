@@ -7,15 +7,14 @@ trace it, run it, commit. A miss is None at each of these steps.
 from __future__ import annotations
 
 import functools
-import threading
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
+from jax.sharding import NamedSharding
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
@@ -47,8 +46,10 @@ from declax.transforms._engine.lift import (
     program_for,
     wait,
 )
-from declax.transforms._engine.placement import check_results, explain_shardings, place, shardings_of
+from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
+from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
+from declax.transforms._engine.retraces import Traces
 from declax.transforms._engine.structure import (
     Mode,
     Structure,
@@ -83,9 +84,6 @@ P = ParamSpec("P")
 
 _acquire, _release = epoch.committing.acquire, epoch.committing.release
 """In half of the time of a `with`. Between `try` and the first, the interpreter does not look for signals."""
-
-MAX_TRACES: Final = 33
-"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
 
 
 @overload
@@ -198,7 +196,6 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             run, plain, binding = entry.run, entry.guard(args, kwargs), entry.binding()
             if (
                 plain is not None
-                and run is not None
                 and binding is not None
                 and binding._token is epoch.token
                 and (entry.is_fixed or entry.is_current(binding))
@@ -232,6 +229,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                     entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
                     raise
                 if output is not CONFLICT:
+                    entry.program.place(binding, plan)
                     return output  # pyright: ignore[reportReturnType]  # an R
         try:
             return self._slow_path(args, kwargs)
@@ -252,7 +250,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                 self._entry = CacheEntry.of(args, kwargs, call, program)
             output = commit(call.binding, call.leaves, outcome.parts())
             if output is not CONFLICT:
-                program.place(call, outcome.plan)
+                program.place(call.binding, outcome.plan)
                 break
         return cast("R", output)
 
@@ -446,21 +444,6 @@ def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[
 # ----------------------------------------------------------------- programs
 
 
-class Traces:
-    """The traces of one function: how many, and the last ones, oldest first."""
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
-        self._lock = threading.Lock()
-
-    def note(self, trace: Trace) -> None:
-        """Takes note of a trace."""
-        with self._lock:
-            self.count += 1
-            self.last.append(trace)
-
-
 class Donation:
     """Which leaves a program donates, of donated models those that the function sets; known once it was traced.
 
@@ -486,7 +469,7 @@ class Donation:
         for number in structure.static_numbers:
             args.insert(number, None)
         chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
-        values = frozenset(i for i, root in enumerate(call.leaf_roots()) if root in chosen)
+        values = frozenset(i for i, root in enumerate(structure.leaf_roots()) if root in chosen)
         plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
         return Donation(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
 
@@ -501,10 +484,8 @@ class Program:
 
     JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
     Only a program with donation is traced before its first call, since it donates the values that the function sets.
-    `run_fast` is JAX's function, where its result is the parts of an Outcome; None where results come in groups.
+    `run_fast` takes the leaves of a call, and returns the parts of an Outcome.
     """
-
-    __slots__ = ("_donation", "_flat", "_is_packed", "_jitted", "_labels", "_options", "_run", "_structure", "run_fast")
 
     def __init__(
         self,
@@ -518,14 +499,17 @@ class Program:
         self._structure = structure
         self._donation = donation
         self._is_packed = placed is not None
-        self._labels: Sequence[Any] = ()
+        self._labels: tuple[Any, ...] = ()
+        self._results: Sequence[Any] = ()
         self._options: dict[str, Any] = options
         run: Callable[..., Any] = _in_parts(function)
         if placed is not None:
             labels, groups = placed
             run = in_groups(function, groups, functools.partial(check_results, structure))
-            self._labels = tuple(labels.leaves)
-            self._options = {**options, "in_shardings": self._labels, "out_shardings": (None, groups.known)}
+            self._labels, self._results = tuple(labels.leaves), groups.known
+            self._options = {**options, "in_shardings": self._labels, "out_shardings": (None, self._results)}
+        self._shardings = functools.lru_cache(1)(functools.partial(shardings_of, structure, self._labels))
+        self.moves_arrays: bool = any(label is not None for label in self._labels[: structure.num_leaves])
 
         def flat(*leaves: Any) -> Any:
             traces.note(Trace.of(structure, leaves))
@@ -539,8 +523,10 @@ class Program:
         positions = None if self._donation is None else self._donation.positions
         self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
         donated = self._donation is not None and self._donation.plain
-        self._run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted
-        self.run_fast: Callable[..., Any] | None = None if self._is_packed else self._run
+        run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted
+        if any(isinstance(label, NamedSharding) for label in self._labels):
+            run = unless_elsewhere(run, self._structure, self._labels)
+        self.run_fast: Callable[..., Any] = _ungrouped(run) if self._is_packed else run
 
     @property
     def name(self) -> str:
@@ -551,36 +537,35 @@ class Program:
         """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
         leaves = call.leaves
         try:
-            result = self._apply(call, lambda: self._run(*leaves))
-            outcome = self.outcome(result)
+            result = self._apply(call, lambda: self.run_fast(*leaves))
+            outcome = Outcome(*result)
             self.wait_for_callbacks(outcome.plan, leaves, result)
         except BaseException as error:
             self.explain(call, error)
             raise
         return outcome
 
-    def place(self, call: Call, plan: Plan) -> None:
+    def place(self, binding: Binding | None, plan: Plan) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
-        if self._is_packed and len(plan.changed) < len(call.values):
-            place(call, shardings_of(call, self._labels, context_mesh()))
+        if self.moves_arrays and binding is not None and len(plan.changed) < len(binding.variables):
+            place(binding, self._shardings(context_mesh()))
 
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""
-        return self._apply(call, lambda: self._trace(call)[0])
+        try:
+            return self._apply(call, lambda: self._trace(call)[0])
+        except Exception as error:
+            self.explain(call, error)
+            raise
 
     def _apply(self, call: Call, use: Callable[[], Any]) -> Any:
         """Uses JAX's function, after it was decided what to donate."""
-        try:
-            if (donation := self._donation) and donation.positions is None and not is_jit_disabled():
-                traced, plan = self._trace(call)
-                plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
-                donation.choose(set(written_leaves(call.structure, plan)))
-                self._compile()
-            return use()
-        except Exception as error:
-            if self._is_packed:
-                explain_shardings(call, self._labels, self._options["out_shardings"][1], context_mesh(), error)
-            raise
+        if (donation := self._donation) and donation.positions is None and not is_jit_disabled():
+            traced, plan = self._trace(call)
+            plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
+            donation.choose(set(written_leaves(call.structure, plan)))
+            self._compile()
+        return use()
 
     def _trace(self, call: Call) -> tuple[Any, Plan]:
         traced = self._jitted.trace(*call.leaves)
@@ -601,15 +586,20 @@ class Program:
                 "The arguments of this call were donated, and these have lost their buffers: "
                 f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
             )
+        explain_shardings(call, self._labels, self._results, context_mesh(), error)
         explain(call, error)
 
     def outcome(self, result: Any) -> Outcome:
         """The plan and values in a result of JAX's function, grouped or not."""
-        return from_groups(result) if self._is_packed else Outcome(*result)
+        return Outcome(*(from_groups(result) if self._is_packed else result))
 
 
 def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
     return lambda *leaves: function(*leaves).parts()
+
+
+def _ungrouped(run: Callable[..., Any]) -> Callable[..., tuple[Plan, Any, Any]]:
+    return lambda *leaves: from_groups(run(*leaves))
 
 
 # ----------------------------------------------------------------- calls like the last one
@@ -643,7 +633,7 @@ class CacheEntry:
         self.is_fixed: bool = binding.is_fixed and captures_the_same is None
         self.key: int = id(binding)
         self.program: Program = program
-        self.run: Callable[..., Any] | None = program.run_fast
+        self.run: Callable[..., Any] = program.run_fast
         self.writes: tuple[Plan, int | None] = UNCHANGED, None
 
     @staticmethod
@@ -659,8 +649,10 @@ class CacheEntry:
 
     def note(self, plan: Plan, binding: Binding) -> None:
         """Notes a plan that sets Variables and does nothing else, so that the next call commits it at once."""
-        if plan.change is None and plan.calls_back is False and binding.is_kept:
-            self.writes = plan, self.key if len(plan.changed) == len(binding.variables) else None
+        sets_all = len(plan.changed) == len(binding.variables)
+        is_plain = plan.change is None and plan.calls_back is False and binding.is_kept
+        if is_plain and (sets_all or not self.program.moves_arrays):
+            self.writes = plan, self.key if sets_all else None
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call like this one; None for another one."""

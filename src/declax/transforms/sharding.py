@@ -17,6 +17,7 @@ from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
+from declax.transforms._engine.refusals import explain_shardings
 from declax.transforms._engine.structure import Mode, named_leaves, names_of_outputs
 from declax.transforms._engine.tracing import checked_function
 from declax.transforms.vectorization import check_refs, warn_of_equal_draws
@@ -104,15 +105,19 @@ def shard_map(
             of_arguments = tuple(_filled(labels.leaves))
             of_results = (_REPLICATED, _filled(groups.known))
             function = jax.shard_map(body, in_specs=of_arguments, out_specs=of_results, **options)
-            outcome = wait(from_groups(function(*call.leaves)))
+            try:
+                outcome = wait(Outcome(*from_groups(function(*call.leaves))))
+            except Exception as error:
+                explain_shardings(call, (), (), found, error, "shard_map")
+                raise
             concrete = context_mesh() if mesh is None else mesh
-            return outcome, (call, {} if is_inferred else shardings_of(call, of_arguments, concrete))
+            return outcome, (call, {} if is_inferred else shardings_of(call.structure, of_arguments, concrete))
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             output, (call, shardings) = run_with(
                 lambda: Call(args, kwargs, mode, closure.find()).check_arrays(), map_over
             )
-            place(call, shardings)
+            place(call.binding, shardings)
             return output
 
         return look_like(mapped, f)

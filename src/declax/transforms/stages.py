@@ -67,7 +67,11 @@ class Traced(Stage[R]):
             self._stage = self._trace_alone()
             exported: Lowered[R] = self._stage.lower(lowering_platforms=lowering_platforms, **private)
             return exported
-        lowered = self._stage.lower(lowering_platforms=lowering_platforms)
+        try:
+            lowered = self._stage.lower(lowering_platforms=lowering_platforms)
+        except Exception as error:
+            self._program.explain(self._call, error)
+            raise
         return Lowered(lowered, self._program, self._take, self._call)
 
     def check_unchanging(self, where: str) -> None:
@@ -86,7 +90,6 @@ class Traced(Stage[R]):
     def flat(self) -> tuple[Call, Callable[[Sequence[Any]], Any]]:
         """The call, and the function from its leaves to the results; for functions that change nothing."""
         run = self._program.run_fast
-        assert run is not None  # results come in groups only where shardings are given
         return self._call, lambda leaves: Outcome(*run(*leaves)).output
 
 

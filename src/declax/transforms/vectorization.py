@@ -131,7 +131,7 @@ def vmap(
             except jax.errors.ConcretizationTypeError as error:
                 note_tracers(error, "dx.vmap", closure.function, call.structure, labels.leaves)
                 raise
-            outcome = from_groups(result)
+            outcome = Outcome(*from_groups(result))
             return place_new(call.structure, outcome) if transform_metadata else outcome
 
         def mapped(*args: Any, **kwargs: Any) -> Any:

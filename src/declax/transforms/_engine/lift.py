@@ -26,7 +26,6 @@ from typing import (
     ParamSpec,
     Self,
     SupportsIndex,
-    cast,
     overload,
 )
 
@@ -159,13 +158,6 @@ class Call:
     def trace(self) -> Trace:
         """The structure, and the shapes and dtypes of all leaves."""
         return Trace.of(self.structure, self.leaves)
-
-    def leaf_roots(self) -> list[int]:
-        """For each leaf of the graph, the position of its root among all leaves."""
-        if self.binding is None:
-            return []
-        at = [i for i, is_one in enumerate(self.structure.is_root) if is_one]
-        return [at[cast(int, path[0])] for path in self.binding.graphdef.definition.paths]
 
 
 def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:

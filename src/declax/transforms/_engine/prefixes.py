@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -550,12 +551,15 @@ class OutputGroups:
 class _StaticHalf:
     """The static half of grouped results; compares by identity."""
 
-    __slots__ = ("order", "plan", "tree")
+    __slots__ = ("count", "in_order", "plan", "tree")
 
-    def __init__(self, plan: Plan, tree: Any, order: tuple[int, ...]) -> None:
+    def __init__(self, plan: Plan, tree: Any, groups: Sequence[int]) -> None:
         self.plan = plan
         self.tree = tree
-        self.order = order
+        self.count: int = len(groups) - tree.num_leaves
+        by_group = sorted(range(len(groups)), key=groups.__getitem__)
+        order = sorted(by_group, key=by_group.__getitem__)
+        self.in_order: Callable[[Sequence[Any]], Sequence[Any]] = tuple if order == by_group else itemgetter(*order)
 
 
 Grouped = tuple[_StaticHalf, list[list[Any]]]
@@ -573,22 +577,20 @@ def in_groups(
         assert outcome.plan.labels is not None  # the function has labels
         if check is not None:
             check(outcome.plan, results)
-        order = tuple(groups.number[type(label), label] for label in outcome.plan.labels)
+        numbers = [groups.number[type(label), label] for label in outcome.plan.labels]
         by_group: list[list[Any]] = [[] for _ in groups.known]
-        for leaf, number in zip(results, order, strict=True):
+        for leaf, number in zip(results, numbers, strict=True):
             by_group[number].append(leaf)
-        return _StaticHalf(outcome.plan, tree, order), by_group
+        return _StaticHalf(outcome.plan, tree, numbers), by_group
 
     return grouped
 
 
-def from_groups(result: Grouped) -> Outcome:
-    """The Outcome of a function that `in_groups` made."""
+def from_groups(result: Grouped) -> tuple[Plan, Sequence[Any], Any]:
+    """The parts of the Outcome of a function that `in_groups` made."""
     static, by_group = result
-    each = [iter(group) for group in by_group]
-    leaves = [next(each[number]) for number in static.order]
-    count = len(leaves) - static.tree.num_leaves
-    return Outcome(static.plan, leaves[:count], jax.tree_util.tree_unflatten(static.tree, leaves[count:]))
+    leaves = static.in_order([leaf for group in by_group for leaf in group])
+    return static.plan, leaves[: static.count], jax.tree_util.tree_unflatten(static.tree, leaves[static.count :])
 
 
 class StateSharding(StateLabels[Hashable]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import jax
 
@@ -21,8 +23,23 @@ from declax.transforms._engine.structure import (
     parameters,
 )
 
-if TYPE_CHECKING:
-    from declax.transforms.compilation import Traces
+MAX_TRACES: Final = 33
+"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
+
+
+class Traces:
+    """The traces of one function: how many, and the last ones, oldest first."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
+        self._lock = threading.Lock()
+
+    def note(self, trace: Trace) -> None:
+        """Takes note of a trace."""
+        with self._lock:
+            self.count += 1
+            self.last.append(trace)
 
 
 def differences(before: Trace, after: Trace) -> list[str]:
@@ -39,7 +56,11 @@ def differences(before: Trace, after: Trace) -> list[str]:
     if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
         for name, old, new in zip(names_of_call(after.structure), before.avals, after.avals, strict=True):
             if old != new:
-                found.append(_text(name, "shape or dtype", _text_of(old), _text_of(new)))
+                before_text, after_text = _text_of(old), _text_of(new)
+                if before_text != after_text:
+                    found.append(_text(name, "shape or dtype", before_text, after_text))
+                else:
+                    found.append(_text(name, "mesh", _mesh_of(old), _mesh_of(new)))
     return found
 
 
@@ -75,8 +96,14 @@ def _of_graphs(before: Structure, after: Structure) -> Iterator[str]:
 def _text_of(aval: Any) -> str:
     if not hasattr(aval, "weak_type"):
         return repr(aval)
-    text = f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+    text = str(aval).removeprefix("~")  # with the explicit axes that split each dimension
     return f"{text}, weakly typed" if aval.weak_type else text
+
+
+def _mesh_of(aval: Any) -> str:
+    mesh = aval.sharding.mesh
+    axes = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
+    return "none" if mesh.empty else ", ".join(f"{name}={size} ({kind.name})" for name, size, kind in axes)
 
 
 def explain_retrace(f: Callable[..., Any], /) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import not_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakValueDictionary, finalize
 
 import jax
@@ -256,6 +256,11 @@ class Structure(NamedTuple):
     def static_numbers(self) -> tuple[int, ...]:
         """The positions of the static arguments."""
         return () if self.statics is None else tuple([number for number, _ in self.statics.by_number])
+
+    def leaf_roots(self) -> list[int]:
+        """For each leaf of the graph, the position of its root among all leaves."""
+        at = [i for i, is_one in enumerate(self.is_root) if is_one]
+        return [] if self.graphdef is None else [at[cast("int", path[0])] for path in self.graphdef.definition.paths]
 
 
 class Trace(NamedTuple):
