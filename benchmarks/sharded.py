@@ -1,23 +1,32 @@
-"""Measures compiled calls on eight virtual devices: ``python -m benchmarks.sharded --help``."""
+"""Measures compiled calls and models that are made on eight devices: ``python -m benchmarks.sharded --help``."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import declax as dx
+from benchmarks import styles
 from benchmarks.core import run
-from benchmarks.figures import FLOOR, OURS, Figure
-from benchmarks.harness import Batch, Effort, Samples, compare
+from benchmarks.figures import FLOOR, OURS, PEER, Figure
+from benchmarks.harness import Batch, Effort, Sampler, Samples, compare, interleave
 from benchmarks.systems import System, wait_for
 
 DEVICES = 8
+SMALL = 2**12
+"""Arrays with fewer elements are not split."""
+
+RUNS = 7
+"""So often each library makes the model."""
 
 
 class Bag(dx.Module):
@@ -61,9 +70,66 @@ def _take(_: Sequence[System], effort: Effort, *, is_given: bool) -> Samples:
     return compare(_calls(120, is_given=is_given), effort)
 
 
+def _on_mesh() -> jax.sharding.Mesh:
+    return jax.make_mesh((DEVICES,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def _make(library: Any, gpt: Any) -> tuple[Any, Any]:
+    """A GPT of 12 blocks with its optimizer."""
+    model = gpt(64, 64, 128, 4, 12, rngs=library.Rngs(0))
+    return model, library.Optimizer(model, optax.adam(1e-3), wrt=library.Param)
+
+
+def _make_ours(gpt: Any) -> object:
+    made = dx.init_sharded(_make, dx, gpt, mesh=_on_mesh(), shardings=partial(dx.fsdp, min_size=SMALL))
+    return jax.tree.leaves(made)
+
+
+def _make_peers(library: Any, gpt: Any) -> object:
+    """`nnx.jit` of the same, whose arrays have constraints: large ones are split along their largest dimension."""
+    mesh = _on_mesh()
+
+    def constrained(array: jax.Array) -> jax.Array:
+        spec: list[str | None] = [None] * array.ndim
+        fitting = [size if size % DEVICES == 0 else 0 for size in array.shape]
+        if array.size >= SMALL and max(fitting):
+            spec[fitting.index(max(fitting))] = "data"
+        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    @library.jit
+    def make() -> tuple[Any, Any]:
+        made = _make(library, gpt)
+        for part in made:
+            library.update(part, jax.tree.map(constrained, library.state(part)))
+        return made
+
+    return [leaf for part in make() for leaf in jax.tree.leaves(library.state(part))]
+
+
+def _creations(_: Sequence[System], effort: Effort) -> Samples:
+    """Models that are made by programs which are traced and compiled anew."""
+    samplers: dict[str, Sampler] = {}
+    for program in styles.programs("A GPT"):
+        try:
+            library, gpt = importlib.import_module(program.library), program.run()["GPT"]
+        except ImportError:
+            continue
+        make = partial(_make_ours, gpt) if library is dx else partial(_make_peers, library, gpt)
+        samplers[OURS if library is dx else PEER] = partial(_time_compiled, make)
+    return interleave(samplers, min(effort.rounds, RUNS))
+
+
+def _time_compiled(make: Callable[[], object]) -> float:
+    jax.clear_caches()
+    start = time.perf_counter_ns()
+    jax.block_until_ready(make())  # type: ignore[no-untyped-call]  # its types are missing in jax
+    return time.perf_counter_ns() - start
+
+
 FIGURES = (
     Figure("sharded", "jit, 120 sharded leaves, all written", FLOOR, partial(_take, is_given=False), bar=1.15),
     Figure("sharded", "the same with in_shardings", FLOOR, partial(_take, is_given=True), bar=1.15),
+    Figure("creation", "making a sharded GPT of 12 blocks and its optimizer", PEER, _creations, bar=1.0),
 )
 
 

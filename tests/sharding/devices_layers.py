@@ -155,6 +155,58 @@ def test_a_layer_computes_the_same_and_keeps_the_batch_split(name):
             assert grad.sharding.is_equivalent_to(parameter.sharding, grad.ndim)
 
 
+BY_ROW = {"out_sharding": ("model", None)}
+BY_HEAD = {"out_sharding": (None, "model", None)}
+PRODUCTS = {
+    "Linear": (lambda rngs: dx.Linear(8, 4, kernel_metadata=BY_ROW, rngs=rngs), P("data", "model")),
+    "LoRALinear": (
+        lambda rngs: dx.LoRALinear(8, 4, lora_rank=2, kernel_metadata=BY_ROW, rngs=rngs),
+        P("data", "model"),
+    ),
+    "LinearGeneral": (
+        lambda rngs: dx.LinearGeneral(8, 4, kernel_metadata=BY_ROW, rngs=rngs),
+        P("data", None, "model"),
+    ),
+    "Einsum": (
+        lambda rngs: dx.Einsum("blk,kh->blh", (8, 4), kernel_metadata=BY_ROW, rngs=rngs),
+        P("data", None, "model"),
+    ),
+    "Conv": (
+        lambda rngs: dx.Conv(8, 4, (3,), kernel_metadata={"out_sharding": (None, "model", None)}, rngs=rngs),
+        P("data", None, "model"),
+    ),
+    "attention, heads split": (
+        lambda rngs: dx.MultiHeadAttention(
+            2,
+            8,
+            decode=False,
+            kernel_metadata=BY_HEAD,
+            out_kernel_metadata={"out_sharding": ("model", None, None)},
+            rngs=rngs,
+        ),
+        P("data"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_over_a_split_dimension_asks_for_out_sharding(name):
+    """JAX asks, in NNX too; declax adds the path, and each layer takes the argument."""
+    make, place = PRODUCTS[name]
+    x = input_of(SEQUENCES if len(place) != 2 else ROWS)
+    expected = make(dx.Rngs(0))(x)
+    with jax.set_mesh(MESH):
+        model = dx.Sequential(make(dx.Rngs(0)))
+        x = jax.device_put(x, place)
+        with pytest.raises(Exception, match="out_sharding") as caught:
+            dx.jit(lambda model, x: model(x))(model, x)
+        assert type(caught.value).__name__ == "ShardingTypeError"
+        assert any("layers[0]" in note for note in caught.value.__notes__)
+        y = dx.jit(lambda model, x: model.layers[0](x, out_sharding=P("data")))(model, x)
+        assert is_split_along_the_batch(y)
+    check_close(y, expected)
+
+
 @pytest.mark.parametrize(
     "model",
     [

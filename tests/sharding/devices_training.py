@@ -177,6 +177,70 @@ def test_the_bytes_on_a_device_are_those_of_the_summary():
         ]
 
 
+# ================================================================= one class, and several meshes
+
+
+@dx.dataclass
+class Block(dx.Module):
+    """A class that knows no mesh: it names the dimensions of its parameters and activations."""
+
+    width: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    norm = dx.LayerNorm(width, rngs=rngs)
+    up = dx.Linear(width, 4 * width, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=rngs)
+    down = dx.Linear(4 * width, width, kernel_metadata={"out_sharding": ("mlp", "embed")}, rngs=rngs)
+
+    def __call__(self, x):
+        x = dx.with_sharding_constraint(x, ("batch", None))
+        return x + self.down(dx.gelu(self.up(self.norm(x))))
+
+
+def make_block():
+    model = Block(64, rngs=dx.Rngs(0))
+    return model, dx.Optimizer(model, optax.adam(1e-2))
+
+
+def train_block():
+    """Trains as on a laptop; returns the losses, the model, and the operations between devices."""
+    model, optimizer = make_block()
+    run = dx.jit(step)
+    x = jnp.asarray(X)
+    compiled = run.lower(model, optimizer, x).compile().as_text()
+    return [float(run(model, optimizer, x)) for _ in range(5)], model, set(collectives(compiled))
+
+
+WHOLE = {"batch": None, "embed": None, "mlp": None}
+MESHES = {
+    "data parallel": ({"data": 8}, {"batch": "data"}, P(), {"all-reduce"}),
+    "fully sharded": ({"data": 8}, {"batch": "data", "embed": "data"}, P("data"), {"all-gather", "all-reduce"}),
+    "tensor parallel": ({"model": 8}, {"mlp": "model"}, P(None, "model"), {"all-reduce"}),
+    "data and tensor parallel": (
+        {"data": 4, "model": 2},
+        {"batch": "data", "mlp": "model"},
+        P(None, "model"),
+        {"all-reduce"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_a_model_that_trains_on_a_laptop_trains_on_a_mesh_without_an_edit_to_its_classes(name):
+    sizes, rules, spec, operations = MESHES[name]
+    losses, alone, nothing = train_block()  # without a mesh and rules
+    assert nothing == set()
+    assert alone.up.kernel.value.sharding.device_set == {jax.devices()[0]}
+    mesh = jax.make_mesh((*sizes.values(),), (*sizes,), axis_types=(AxisType.Auto,) * len(sizes))
+    with jax.set_mesh(mesh), dx.sharding_rules(WHOLE | rules):
+        found, model, used = train_block()
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+    for one, two in zip(jax.tree.leaves(dx.state(model)), jax.tree.leaves(dx.state(alone)), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+    assert model.up.kernel.value.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
+    assert used == operations
+
+
 # ================================================================= bad input
 
 
