@@ -219,3 +219,8 @@ def test_a_compiled_function_of_another_mesh():
     compiled = dx.jit(lambda model, x: model(x)).lower(model, x).compile()
     with pytest.raises(TransformError, match=r"x: the mesh was none, and is data=4 \(Auto\)\n"):
         compiled(model, jax.device_put(x, NamedSharding(mesh_of(FIRST, "data"), P("data"))))
+
+
+def test_a_shard_map_without_a_mesh():
+    with pytest.raises(TransformError, match=r"^x: there is no mesh for P\('data',\)"):
+        dx.shard_map(lambda x: x, in_specs=P("data"), out_specs=P("data"))(jnp.ones(8))

@@ -561,7 +561,7 @@ def mesh_sizes(where: str, spec: PartitionSpec, mesh: AnyMesh | None) -> dict[st
     raise errors.TransformError(
         where,
         f"there is no mesh for {spec!r}",
-        expected="a NamedSharding, or a call under jax.set_mesh",
+        expected="the mesh of a sharding or of an argument, or a call under jax.set_mesh",
         fix="with jax.set_mesh(mesh): ...",
     )
 

@@ -98,7 +98,7 @@ def shard_map(
                 labels.leaves = [jax.typeof(value).sharding.spec for value in call.leaves]
             check_refs(call, "shard_map", [not isinstance(leaf, Tracer) for leaf in call.leaves])
             sizes = dict(found.shape)
-            check_splits(named_leaves(call), labels.leaves, found)
+            check_splits(named_leaves(call), labels.leaves, None if found.empty else found)
             groups = specs.groups(labels, _REPLICATED, None)
             look = functools.partial(_check_results, call, labels, warned, sizes)
             body = in_groups(lifted(closure, call.structure, mode, labels), groups, look)

@@ -288,7 +288,7 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
             expected=f"a prefix of {jax.tree_util.tree_map(lambda _: '*', numbered)!r}",
             got=repr(prefix),
             why=str(error).splitlines()[0],
-            fix=f"{where}=0        # one for all, or a tuple with one for each",
+            fix=f"{where}={0 if is_label(0) else jax.P('data')!r}        # one for all, or a tuple with one for each",
         ) from None
     return specs
 

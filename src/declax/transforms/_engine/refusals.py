@@ -32,6 +32,11 @@ def check_results(structure: Structure, plan: Plan, leaves: Sequence[Any]) -> No
     check_splits(zip(names_of_outputs(structure, plan), leaves, strict=True), plan.labels, context_mesh())
 
 
+MOVE: Final = (
+    "jax.device_put(x, sharding)        # a model: dx.update(model, jax.device_put(dx.state(model), sharding))"
+)
+"""The line that moves an array."""
+
 MAX_DEVICES: Final = 16
 """So many devices of a mesh are listed."""
 
@@ -107,7 +112,7 @@ def _check_meshes(places: Iterable[tuple[str, Sharding]]) -> None:
         f"this is on another mesh than {first}",
         expected="the same devices in one order and, where axes are explicit, the same axes",
         got="\n".join(_described(names, sharding) for sharding, names in found.values()),
-        fix="dx.update(model, jax.device_put(dx.state(model), sharding))        # or jax.device_put(array, sharding)",
+        fix=MOVE,
     )
 
 
@@ -173,7 +178,7 @@ def _check_places(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh
                 expected=f"{label!r}",
                 got=f"{describe(value)}, split by {getattr(value.sharding, 'spec', value.sharding)!r}",
                 why="JAX moves arguments that are not committed to devices, and no others",
-                fix="dx.update(model, jax.device_put(dx.state(model), sharding))        # or dx.get_named_sharding",
+                fix=MOVE,
             )
 
 
