@@ -43,7 +43,10 @@ NAMES_OF_NNX = (
 )
 """Modules under the names that NNX programs import from."""
 
-MODES_OF_NNX = ("_graph/sown", "_tree/unique", "_variables/defaults", "transforms/_engine/placement")
+MODES_OF_NNX = (
+    *("_graph/sown", "_tree/unique", "_variables/defaults"),
+    *("transforms/_engine/placement", "transforms/_engine/refusals"),
+)
 """Captures that survive transforms, numbers of objects, Variables by reference, and arguments placed by shardings."""
 
 LAYERS_AND_TRAINING = (

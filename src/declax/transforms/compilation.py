@@ -49,11 +49,11 @@ from declax.transforms._engine.lift import (
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
 from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
-from declax.transforms._engine.retraces import Traces
 from declax.transforms._engine.structure import (
     Mode,
     Structure,
     Trace,
+    Traces,
     deleted_leaves,
     explain,
     is_leaf,

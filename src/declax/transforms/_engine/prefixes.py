@@ -25,6 +25,7 @@ from declax._graph.unflattening import StructureChange
 from declax._state.definition import LeafDef
 from declax._state.states import State
 from declax._typing import MISSING, Immutable, Path
+from declax._variables.placement import make_spec
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
 from declax.transforms._engine.lift import Outcome, Plan, leaf_origins
@@ -282,13 +283,14 @@ def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool
     try:
         jax.tree_util.tree_map(give, prefix, numbered, is_leaf=lambda value: is_spec(value, is_label))
     except (ValueError, TypeError, KeyError) as error:
+        example = 0 if is_label(0) else make_spec("data")
         raise TransformError(
             where,
             "the prefix does not fit the tree",
             expected=f"a prefix of {jax.tree_util.tree_map(lambda _: '*', numbered)!r}",
             got=repr(prefix),
             why=str(error).splitlines()[0],
-            fix=f"{where}={0 if is_label(0) else jax.P('data')!r}        # one for all, or a tuple with one for each",
+            fix=f"{where}={example!r}        # one for all, or a tuple with one for each",
         ) from None
     return specs
 
@@ -557,9 +559,11 @@ class _StaticHalf:
         self.plan = plan
         self.tree = tree
         self.count: int = len(groups) - tree.num_leaves
-        by_group = sorted(range(len(groups)), key=groups.__getitem__)
-        order = sorted(by_group, key=by_group.__getitem__)
-        self.in_order: Callable[[Sequence[Any]], Sequence[Any]] = tuple if order == by_group else itemgetter(*order)
+        positions = range(len(groups))
+        by_group = sorted(positions, key=groups.__getitem__)
+        order = sorted(positions, key=by_group.__getitem__)
+        is_in_order = order == list(positions)
+        self.in_order: Callable[[Sequence[Any]], Sequence[Any]] = tuple if is_in_order else itemgetter(*order)
 
 
 Grouped = tuple[_StaticHalf, list[list[Any]]]

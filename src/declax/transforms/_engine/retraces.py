@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 import types
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import jax
 
@@ -17,29 +15,12 @@ from declax.errors import TransformError, describe
 from declax.transforms._engine.structure import (
     Structure,
     Trace,
+    Traces,
     name_path,
     names_of_call,
     parameter_name,
     parameters,
 )
-
-MAX_TRACES: Final = 33
-"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
-
-
-class Traces:
-    """The traces of one function: how many, and the last ones, oldest first."""
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
-        self._lock = threading.Lock()
-
-    def note(self, trace: Trace) -> None:
-        """Takes note of a trace."""
-        with self._lock:
-            self.count += 1
-            self.last.append(trace)
 
 
 def differences(before: Trace, after: Trace) -> list[str]:

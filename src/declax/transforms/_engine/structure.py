@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import not_
@@ -273,6 +275,25 @@ class Trace(NamedTuple):
     def of(structure: Structure, leaves: Iterable[Any]) -> Trace:
         """The trace for these leaves."""
         return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
+
+
+MAX_TRACES: Final = 33
+"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
+
+
+class Traces:
+    """The traces of one function: how many, and the last ones, oldest first."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
+        self._lock = threading.Lock()
+
+    def note(self, trace: Trace) -> None:
+        """Takes note of a trace."""
+        with self._lock:
+            self.count += 1
+            self.last.append(trace)
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
