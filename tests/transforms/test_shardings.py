@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -122,6 +123,23 @@ def test_a_prefix_that_does_not_fit_is_refused():
     g = dx.jit(lambda a: (a, a), out_shardings=(ONE,))
     with pytest.raises(TransformError, match="out_shardings: the prefix does not fit the tree"):
         g(1.0)
+
+
+def test_results_with_several_labels_keep_their_order():
+    """JAX returns them in groups of one label."""
+    for labels in itertools.product((ONE, None), repeat=4):
+        f = dx.jit(lambda *xs: xs, in_shardings=ONE, out_shardings=labels)
+        for _ in range(2):
+            assert f(0, 1, 2, 3) == (0, 1, 2, 3)
+    model = dx.Dict(a=dx.Param(jnp.zeros(())), b=dx.BatchStat(jnp.ones(())), c=dx.Param(jnp.full((), 2.0)))
+
+    @dx.jit(in_shardings=StateSharding({dx.BatchStat: ONE, ...: None}))
+    def rotate(model):
+        model.a.value, model.b.value, model.c.value = model.b.value, model.c.value, model.a.value
+
+    for _ in range(4):
+        rotate(model)
+    assert [float(model[name].value) for name in "abc"] == [1, 2, 0]
 
 
 def test_a_leaf_that_no_filter_takes_is_named():
