@@ -84,14 +84,15 @@ def no_part(at: str, cursor: Cursor, key: str) -> ConfigError:
 
 def locate(root: SpecData, ref: Ref) -> Cursor | None:
     """The target of a Ref; None if there is none, or if its owner makes it, or it is built separately."""
-    cursor: Cursor | None = Cursor((), root, None)
+    cursor = Cursor((), root, None)
     for key in ref.keys:
-        if cursor is None or (cursor.path and isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader)):
+        if cursor.path and isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
             return None
-        cursor = child(cursor, key)
-        if cursor is None or isinstance(getattr(cursor.value, "target", None), DeclaredPart):
+        below = child(cursor, key)
+        if below is None or isinstance(getattr(below.value, "target", None), DeclaredPart):
             return None
-    return None if cursor is None or cursor.value == ref else cursor
+        cursor = below
+    return None if cursor.value == ref else cursor
 
 
 # --- rewriting Refs -------------------------------------------------------------

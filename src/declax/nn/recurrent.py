@@ -220,7 +220,7 @@ def _in_dtypes_of_step(cell: RNNCellBase[C], carry: C, shape: tuple[int, ...], d
     if not isinstance(cell, _Cell):
         return carry
     dtypes = [dtype, *(leaf.dtype for leaf in jax.tree.leaves(carry)), dtype if cell.dtype is None else cell.dtype]
-    if len(set(map(jnp.dtype, dtypes))) == 1:
+    if len({jnp.dtype(of_leaf) for of_leaf in dtypes}) == 1:
         return carry
     after, _ = eval_shape(lambda cell, carry: cell(carry, jnp.zeros(shape, dtype)), cell, carry)
     cast_: C = jax.tree.map(lambda leaf, of_step: leaf.astype(of_step.dtype), carry, after)

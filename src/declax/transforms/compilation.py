@@ -591,7 +591,7 @@ class Program:
 
     def outcome(self, result: Any) -> Outcome:
         """The plan and values in a result of JAX's function, grouped or not."""
-        return Outcome(*(from_groups(result) if self._is_packed else result))
+        return Outcome(*from_groups(result)) if self._is_packed else Outcome(*result)
 
 
 def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:

@@ -196,7 +196,7 @@ class _OverriddenDocument(Document):
             for other in [name for name in holder if name not in kept]:
                 del holder[other]
             self._note((*above,), override)
-        if isinstance(holder, list) and key == len(holder):
+        if not isinstance(holder, dict) and key == len(holder):
             holder.append(value)
         else:
             holder[key] = value
