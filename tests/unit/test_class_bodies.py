@@ -135,8 +135,8 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
         ("z = np.zeros((dim, 3))", "dx.defer(int)(dim)"),
         ("z = np.array([dim])", "dx.defer(np.asarray)(dim)"),
         ("z = math.sqrt(dim)", "dx.defer(int)(dim)"),
-        ("z = max(dim, 3)", "dx.defer(max)(dim, 8)"),
-        ("z = smaller(dim)", "dx.defer(max)(dim, 8)"),
+        ("z = max(dim, 3)", "dx.defer(max)(dim, other)"),
+        ("z = smaller(dim)", "dx.defer(max)(dim, other)"),
         ("z = dim if smaller(2) and dim else 3", "dx.when(dim, part, other)"),
         ("z = 2 * dim in (2, 3)", "dx.defer(operator.contains)(values, (2 * dim))"),
         ("z = 3 if dim > 3 else 2", "dx.when(dim > 3, part, other)"),
@@ -859,6 +859,28 @@ def test_an_expression_has_no_identity_of_its_value(line):
     names = {"dx": dx}
     exec(source.format("part = dx.when(hidden == None, 4 * dim, hidden)"), names)  # the line of the error
     assert (names["Block"](2).part, names["Block"](2, 5).part) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "test"),
+    [
+        ("part = dx.when(isinstance(hidden, int), hidden, dim)", "isinstance"),
+        ("part = hidden if isinstance(hidden[0], int) else dim", "isinstance"),
+        ("part = dx.when(callable(hidden), 1, 2)", "callable"),
+        ("part = 1 if hasattr(hidden, 'real') else 2", "hasattr"),
+        ("part = dim if type(hidden) == int else 2", "type"),
+    ],
+)
+def test_an_expression_has_no_type_of_its_value(line, test):
+    error = refused("hidden: int = dx.field(default=3)", line)
+    assert error.where == "Model.hidden"
+    assert error.problem == f"the class body applies {test} to 'hidden', which has a value in an instance only"
+    assert error.fix.startswith(f"dx.defer({test})(hidden, ...)")
+    lines = ["hidden: int = dx.field(default=3)", "part = dx.when(dx.defer(isinstance)(hidden, int), hidden, dim)"]
+    assert (
+        declare(*lines, "other = isinstance(3, int)", "last = dim if callable(len) else 2")(2, rngs=dx.Rngs(0)).part
+        == 3
+    )
 
 
 def test_constants_of_a_class_body_may_be_tested():

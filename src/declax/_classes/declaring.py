@@ -163,14 +163,16 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {bare(value)}",
         )
-    tested = next((name for name in body.names_tested() if name in body.bound), None)
-    if tested is not None:
-        raise FieldError(
-            f"{type_name(cls)}.{tested}",
-            f"the class body applies `is` to {tested!r}, which has a value in an instance only",
-            why="`is` looks at the expression itself, and gives a constant in the class body",
-            fix=f"{tested} == None        # in place of `is None`, as in dx.when({tested} == None, ..., {tested})",
-        )
+    for test, name in body.names_tested():
+        if name in body.bound:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"the class body applies {test} to {name!r}, which has a value in an instance only",
+                why=f"{test} looks at the expression itself, and gives a constant in the class body",
+                fix=f"{name} == None        # in place of `is None`, as in dx.when({name} == None, ..., {name})"
+                if test == "`is`"
+                else f"dx.defer({test})({name}, ...)        # in place of {test}({name}, ...)",
+            )
     annotations = own_annotations(cls)
     for name in body.bound:
         for read in _names_read(body, name, annotations):

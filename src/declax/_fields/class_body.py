@@ -86,13 +86,14 @@ class BodyNames:
         self._known[id(item)] = item
         return item
 
-    def names_tested(self) -> Iterator[str]:
-        """The names in the operands of ``is``."""
-        if self.code is None or _IDENTITY_TESTS.isdisjoint(self.code.co_code[::2]):
+    def names_tested(self) -> Iterator[tuple[str, str]]:
+        """The operands of ``is`` and the arguments of functions like isinstance: pairs of the test and a name."""
+        code = self.code
+        if code is None or (_IDENTITY_TESTS.isdisjoint(code.co_code[::2]) and _TYPE_TESTS.isdisjoint(code.co_names)):
             return
         reads: list[tuple[tuple[int, int], str]] = []
         start = end = 0, 0
-        for instruction in dis.get_instructions(self.code):
+        for instruction in dis.get_instructions(code):
             found = instruction.positions or dis.Positions()
             if not instruction.opname.endswith("_NONE"):  # a jump, which tests the result of the last instruction
                 start = found.lineno or 0, found.col_offset or 0
@@ -100,7 +101,11 @@ class BodyNames:
             if instruction.opname in _OF_CLASSES:
                 reads.append((start, instruction.argval))
             elif instruction.opcode in _IDENTITY_TESTS:
-                yield from (name for place, name in reads if start <= place < end)
+                yield from (("`is`", name) for place, name in reads if start <= place < end)
+            elif instruction.opname == "CALL":
+                within = [name for place, name in reads if start <= place < end]
+                if within and within[0] in _TYPE_TESTS and within[0] not in self.bound:
+                    yield from ((within[0], name) for name in within)
 
 
 class ClassBody(dict[str, Any]):
@@ -257,6 +262,8 @@ _IDENTITY_TESTS: Final = frozenset(
     code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE")
 )
 """The instructions of `is`."""
+_TYPE_TESTS: Final = frozenset({"callable", "hasattr", "isinstance", "type"})
+"""The functions of Python that test the expression in place of its value."""
 
 
 def _names_of_inner_scopes(

@@ -108,7 +108,7 @@ _TRUTH_TEST: Final = """\
 dx.when(TERM, part, other)        # in place of `if`, `and` and `or`
 dx.defer(operator.not_)(TERM)        # in place of `not`
 dx.defer(operator.contains)(values, FIELD)        # in place of `in`
-dx.defer(max)(FIELD, 8)        # in place of max, and in the same way other functions"""
+dx.defer(max)(FIELD, other)        # in place of max, and in the same way other functions"""
 _NUMBER: Final = """\
 dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
 dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension over range(TERM)"""

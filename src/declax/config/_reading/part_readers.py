@@ -435,7 +435,7 @@ class CallReader:
         elif key in _FORBIDDEN:
             hint = "random streams are not configuration: pass rngs= when the model is built"
         elif key == "<<":
-            hint = "YAML 1.2 has no merge keys: write the keys, or use an alias for the whole table"
+            hint = "YAML 1.2 has no merge keys: write the keys of the other table here"
         else:
             hint = did_you_mean(key, self.readers)
         expected = listed(self.readers) or "no keys"
