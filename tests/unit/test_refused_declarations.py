@@ -41,6 +41,31 @@ def test_a_method_that_draws_no_keys():
     assert "self.act = act(self)" in dx.source_of(Model)
 
 
+def test_a_method_gets_rngs_by_this_name_only():
+    @dx.dataclass
+    class Model(dx.Module):
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+
+        @dx.submodule
+        def size(self, size: int = 3) -> int:
+            return size
+
+        @dx.submodule
+        def act(self, rngs: dx.Rngs, size: int = 3) -> dx.Linear:
+            return dx.Linear(2, size, rngs=rngs)
+
+    made = Model(rngs=dx.Rngs(0))
+    assert (made.size, made.act.out_features) == (3, 3)
+
+
+@pytest.mark.parametrize("option", [{"check": bool}, {"ge": 1}, {"le": 1}])
+@pytest.mark.parametrize("specifier", [dx.field, dx.data, dx.static])
+def test_bounds_and_checks_of_a_field_that_is_no_argument(specifier, option):
+    with pytest.raises(errors.FieldError, match="ge, le and check test an argument of the constructor"):
+        specifier(init=False, **option)
+
+
 def test_a_method_that_takes_rngs_in_a_class_without_them():
     with pytest.raises(
         errors.FieldError, match=r"Model\.act: this method takes rngs, and the class has none"

@@ -232,6 +232,12 @@ def _specify(status: Status | None, options: dict[str, Any]) -> Any:
     notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes._fields})
     if notes.choices is not None:
         notes = notes._replace(choices=tuple(notes.choices))
+    if options.get("init") is False and any(note is not None for note in (notes.ge, notes.le, notes.check)):
+        raise FieldError(
+            "field",
+            "ge, le and check test an argument of the constructor, and init=False means that there is none",
+            fix="def __post_init__(self): ...        # checks what the class sets",
+        )
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 
@@ -545,7 +551,8 @@ def submodule(build: Any, /) -> Any:
             fix="up = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
             "@dx.submodule\ndef up(self, rngs: dx.Rngs) -> dx.Linear: ...",
         )
-    recipe = SubmoduleRecipe(build, takes_rngs=build.__code__.co_argcount > 1)
+    code = build.__code__
+    recipe = SubmoduleRecipe(build, takes_rngs=code.co_varnames[1 : code.co_argcount][:1] == ("rngs",))
     return _field(Specifier(Status.DATA, recipe), init=False, metadata=None)
 
 
