@@ -157,7 +157,7 @@ print(changed.model)
 assert changed.model["hidden"] == 128
 
 # %% [markdown]
-# A word may also select another optimizer. `kind` comes first, and the arguments follow. `--show` prints the resolved
+# A word may also select another optimizer by its `kind`; other words give the arguments. `--show` prints the resolved
 # configuration and exits, so that one sees what would run:
 
 # %%
