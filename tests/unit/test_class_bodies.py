@@ -152,6 +152,7 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
         ("z = f'{dim!r}'", 'dx.defer("{!r}".format)(dim)'),
         ("z = repr(2 * dim)", 'dx.defer("{!r}".format)(2 * dim)'),
         ("z = [i for i in range(dim)]", "dx.repeat(dim, Block(dim, rngs=rngs))"),
+        ("z = [i for i in dim]", "def layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ..."),
     ],
 )
 def test_the_fix_of_an_operation_that_needs_a_value(line, fix):
@@ -876,11 +877,12 @@ def test_an_expression_has_no_type_of_its_value(line, test):
     assert error.where == "Model.hidden"
     assert error.problem == f"the class body applies {test} to 'hidden', which has a value in an instance only"
     assert error.fix.startswith(f"dx.defer({test})(hidden, ...)")
-    lines = ["hidden: int = dx.field(default=3)", "part = dx.when(dx.defer(isinstance)(hidden, int), hidden, dim)"]
-    assert (
-        declare(*lines, "other = isinstance(3, int)", "last = dim if callable(len) else 2")(2, rngs=dx.Rngs(0)).part
-        == 3
-    )
+
+
+def test_tests_of_types_in_class_bodies():
+    lines = ["part = dx.when(dx.defer(isinstance)(dim, int), dim, 3)", "last = dim if callable(len) else 2"]
+    made = declare(*lines, "other = type(2)(3) * dim", "same = type([])([2 * dim])")(2, rngs=dx.Rngs(0))
+    assert (made.part, made.last, made.other, made.same) == (2, 2, 6, [4])
 
 
 def test_constants_of_a_class_body_may_be_tested():

@@ -105,6 +105,7 @@ class BodyNames:
             elif instruction.opname == "CALL":
                 within = [name for place, name in reads if start <= place < end]
                 if within and within[0] in _TYPE_TESTS and within[0] not in self.bound:
+                    reads.remove((start, within[0]))  # `type(x)(dim)` applies what type gives
                     yield from ((within[0], name) for name in within)
 
 

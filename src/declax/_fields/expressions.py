@@ -114,8 +114,9 @@ dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
 dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension over range(TERM)"""
 _ITERATION: Final = """\
 first, second = TERM[0], TERM[1]        # in place of first, second = TERM
-dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension
-dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)"""
+dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)
+@dx.submodule
+def layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # in place of a loop or comprehension"""
 
 _ARITHMETIC: Final = (
     "add:+ sub:- mul:* truediv:/ floordiv:// mod:% pow:** matmul:@ and:& or:| xor:^ lshift:<< rshift:>>"
