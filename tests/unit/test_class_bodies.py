@@ -788,10 +788,15 @@ def test_the_replace_of_the_standard_is_refused_where_it_would_mix_sizes():
 
 def test_a_class_that_is_pickled_by_value(tmp_path):
     cloudpickle = pytest.importorskip("cloudpickle")
-    model = declare("part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)", __name__="__main__")
+    model = declare(
+        "part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)",
+        "def __call__(self, x): return self.part(x)",
+        __name__="__main__",
+    )
     (tmp_path / "model").write_bytes(cloudpickle.dumps((model, model(2, rngs=dx.Rngs(0)))))
     program = """
 import pickle, sys
+import jax
 import declax as dx
 Model, model = pickle.load(open(sys.argv[1], "rb"))
 
@@ -802,12 +807,12 @@ class Wide(Model):
     up = dx.Linear(Model.dim, 2 * Model.dim, rngs=rngs)
 
 print(len(dx.split(dx.clone(model))[1].flat_state()), dx.replace(model, dim=3, rngs=dx.Rngs(0)).part.in_features)
-print(Wide(4, rngs=dx.Rngs(0)).up.out_features)
+print(Wide(4, rngs=dx.Rngs(0)).up.out_features, *dx.eval_shape(model, jax.ShapeDtypeStruct((1, 2), "float32")).shape)
 """
     made = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=False
     )
-    assert made.stdout.split() == ["2", "3", "8"], made.stderr
+    assert made.stdout.split() == ["2", "3", "8", "1", "2"], made.stderr
 
 
 def test_a_class_that_is_pickled_by_value_and_still_exists():

@@ -41,7 +41,7 @@ def with_path(call: Any) -> Any:
     @functools.wraps(call)
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # stands in for one
         try:
-            if _jax.trace_state.value is _jax.TOP or not has_named_scopes():
+            if _jax.trace_state.value is _jax.TOP:
                 output = call(self, *args, **kwargs)
             else:
                 output = _call_in_scope(call, self, args, kwargs)
@@ -57,7 +57,7 @@ def with_path(call: Any) -> Any:
 
 def _call_in_scope(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     around = _around.get()
-    if around is module:  # called by a subclass
+    if around is module or not has_named_scopes():  # `module` calls the method of its base
         return call(module, *args, **kwargs)
     path = None if around is None else path_in(around, module)
     token = _around.set(module)
