@@ -415,6 +415,10 @@ MISTAKES = {
         " is for a model, and this is in none",
     ),
     "StateAxes of a result": (lambda: dx.vmap(double, out_axes=AXES)(X), "out_axes, the result: a StateAxes is for"),
+    "StateAxes of a result beside a model": (
+        lambda: dx.vmap(lambda x: {"model": dx.Param(x), "x": x}, out_axes=AXES)(X),
+        "out_axes, the result.x: a StateAxes is for",
+    ),
     "too many axes": (lambda: dx.vmap(double, in_axes=(0, 0))(X), "the prefix does not fit the tree", "one for all"),
     "too few axes": (lambda: dx.vmap(by_model, in_axes=(0,))(net(), X), "the prefix does not fit the tree"),
     "a captured model is set": (

@@ -448,14 +448,16 @@ class Labels:
         """The labels of a changed graph, where a Variable that went in keeps its own, and of the plain results."""
         specs = self._results(tree)
 
-        def names() -> list[str]:
-            return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one]
+        def names(is_root: bool) -> list[str]:
+            return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one == is_root]
 
         of_roots = [spec for spec, one in zip(specs, is_one, strict=True) if one]
+        of_plain = [spec for spec, one in zip(specs, is_one, strict=True) if not one]
+        _check_plain(of_plain, functools.partial(names, False), self._names[1])
         fixed = {place: self.leaves[leaf] for place, leaf in leaf_origins(self._structure, change).items()}
-        groups = (self.of_roots, of_roots), (functools.partial(name_roots, self._structure), names)
-        labels = self._of_graph(change.graphdef, values, (), *groups, fixed)
-        return labels, [spec for spec, one in zip(specs, is_one, strict=True) if not one]
+        of_names = functools.partial(name_roots, self._structure), functools.partial(names, True)
+        labels = self._of_graph(change.graphdef, values, (), (self.of_roots, of_roots), of_names, fixed)
+        return labels, of_plain
 
     def carried(self, tree: Any) -> set[int]:
         """The numbers of the leaves of a result that take the place of arguments of the next step."""
