@@ -6,6 +6,7 @@ import pydoc
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,11 @@ def test_the_plugin_without_mypy_names_the_extra():
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "declax.mypy_plugin: the plugin needs mypy, which is not installed." in ended.stderr
     assert 'pip install "declax[mypy]"' in ended.stderr
+
+
+def test_the_readme_installs_the_extra_for_development():
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert 'pip install ".[mypy]"' in page
 
 
 def test_a_name_that_the_package_lacks():
