@@ -228,7 +228,7 @@ def test_parts_are_checked_when_they_are_made():
     spec.check()
     with pytest.raises(LayerError, match=r"^Stack\.nets: too many") as caught:
         spec.build()
-    assert caught.value.__notes__ == ["in the configuration at (the whole) (Stack)"]
+    assert caught.value.__notes__ == ["in the configuration at (the root) (Stack)"]
 
 
 def test_specs_are_checked():

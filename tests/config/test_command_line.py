@@ -313,7 +313,7 @@ def test_overrides_of_a_broken_file_are_no_further_mistakes(run, folder):
     status, _, told = run("check", "cli_models:Net", "net.toml", "blocks.0.dim=4", "dtype=x")
     assert status == 1
     assert "the configuration has one problem" in told
-    assert "net.toml:4:1 (the whole): not valid TOML: Invalid value" in told
+    assert "net.toml:4:1 (the root): not valid TOML: Invalid value" in told
 
 
 # ----------------------------------------------------------------- parts
@@ -347,7 +347,7 @@ def test_parts_of_settings(run, train):
         (["build", "cli_models:Net", "net.toml", "block.0"], 1, "did you mean 'blocks'?"),
         (["show", "cli_models:Net", "net.toml", "blocks.0", "blocks.1"], 2, "more than one part"),
         (["check", "cli_models:Net", "net.toml", "blocks.0"], 1, "unknown suffix"),
-        (["show", "cli_models:Train", "run.toml", "models"], 1, "there is no 'models' at (the whole)"),
+        (["show", "cli_models:Train", "run.toml", "models"], 1, "there is no 'models' at (the root)"),
     ],
 )
 def test_what_is_no_part(run, train, words, status, piece):

@@ -120,7 +120,7 @@ def test_a_file_that_is_no_toml_is_one_error(tmp_path):
     assert summary_of(error) == [("syntax", "", 5)]
     assert str(error).splitlines() == [
         f"{path}: the configuration has one problem. [config]",
-        f"  {path}:5:9 (the whole): not valid TOML: Invalid value",
+        f"  {path}:5:9 (the root): not valid TOML: Invalid value",
         "    fix:      strings need quotes, bools are true and false, and TOML has no null",
     ]
 

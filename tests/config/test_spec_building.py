@@ -321,7 +321,7 @@ def test_an_error_with_slots_has_the_note_at_least():
 
     with pytest.raises(ConstructionError, match="this fails") as caught:
         dx.spec(fail).build()
-    assert caught.value.__notes__ == ["in the configuration at (the whole) (fail)"]
+    assert caught.value.__notes__ == ["in the configuration at (the root) (fail)"]
 
 
 def test_positional_only_parameters():

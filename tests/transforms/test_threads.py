@@ -112,6 +112,38 @@ def test_arrays_without_a_variable_count_too():
     assert int(net.raw) == 20 * THREADS
 
 
+def test_readers_see_whole_steps():
+    """Also of a model with an array that is in no Variable."""
+    net, is_done = Net(), threading.Event()
+
+    @dx.jit
+    def train(net):
+        net.calls.value = net.calls.value + 1
+        net.raw = net.raw + 1
+
+    evaluate = dx.jit(lambda net: (net.calls.value, net.raw))
+
+    def work(number):
+        if number == 0:
+            for _ in range(300):
+                train(net)
+            is_done.set()
+            return []
+        seen = []
+        while not is_done.is_set():
+            seen.append(tuple(map(int, evaluate(net))))
+        return seen
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        seen = [pair for found in in_threads(work) for pair in found]
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen
+    assert all(calls == raw for calls, raw in seen)
+
+
 def test_what_all_add_to_one_model_is_there():
     net = Net()
 

@@ -175,7 +175,7 @@ def path_text(path: Path) -> str:
     if len(path) > _MAX_KEYS:
         half = _MAX_KEYS // 2
         return f"{path_text(path[:half])} ... {len(path) - 2 * half} more keys ... {path_text(path[-half:])}"
-    return ".".join(map(_key_text, path)) or "(the whole)"
+    return ".".join(map(_key_text, path)) or "(the root)"
 
 
 def _key_text(key: str | int) -> str:
