@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import declax as dx
@@ -623,6 +624,18 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
             dx.cli(train, words)
         assert ended.value.code == 2
         assert piece in capsys.readouterr().err
+
+
+def test_cli_makes_no_array_without_a_part_that_takes_rngs(folder, monkeypatch):
+    """A script may call jax.distributed.initialize after it."""
+
+    @dx.dataclass
+    class Settings(dx.Module):
+        model: dx.Spec[dx.Linear] = dx.field()
+
+    monkeypatch.setattr(jax.random, "key", pytest.fail)
+    argv = ["model.in_features=2", "model.out_features=3"]
+    assert dx.cli(Settings, argv).model == dx.spec(dx.Linear, 2, 3)
 
 
 def test_cli_seeds_parts_that_take_rngs(folder):

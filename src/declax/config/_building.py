@@ -69,6 +69,23 @@ class SpecVisitor:
         return self.arguments(spec, path)
 
 
+class _SearchForRngs(SpecVisitor):
+    """Finds out whether a part that is built takes `rngs`."""
+
+    is_found = False
+
+    def call(self, spec: SpecData, path: Path) -> Any:
+        self.is_found |= spec.parameters.takes_rngs
+        return self.arguments(spec, path)
+
+
+def takes_rngs(root: SpecData) -> bool:
+    """Whether `build` passes `rngs` to a part of a spec."""
+    search = _SearchForRngs(root)
+    search.run()
+    return search.is_found
+
+
 class Builder(SpecVisitor):
     """Builds the object of a spec, whose Refs were checked."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax._random.streams import Rngs
+from declax.config._building import takes_rngs
 from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, usage_error
 from declax.config._cli.overrides import read_all, read_words
@@ -111,10 +112,11 @@ def cli(
             got = f"{found[0][0].name}, {found[1][0].name}, ..."
             raise usage_error(f"this script allows one run, but the values make {len(found)}", got=got)
         if not options.show:
-            runs = [
-                CliRun(run.name, spec.build(rngs=Rngs(options.seed) if rngs is None else rngs), spec)
-                for run, spec in found
-            ]
+            runs = []
+            for run, spec in found:
+                # A script may call jax.distributed.initialize later, which has to come before the first array.
+                own = Rngs(options.seed) if rngs is None and takes_rngs(spec) else rngs
+                runs.append(CliRun(run.name, spec.build(rngs=own), spec))
             return runs if sweep else runs[0].config
         for run, spec in found:
             output.add(run.name, "", to_config(spec, extra=extra))
