@@ -52,7 +52,7 @@ def test_reading_by_path():
 @pytest.mark.parametrize(
     ("path", "where", "text"),
     [
-        ("blocs", "Model", "there is no 'blocs' at \\(the whole\\); did you mean 'blocks'"),
+        ("blocs", "Model", "there is no 'blocs' at \\(the root\\); did you mean 'blocks'"),
         ("blocks.2", "Model.blocks", "there is no '2' at blocks"),
         ("blocks.x", "Model.blocks", "there is no 'x' at blocks"),
         ("blocks.0.mixer.rngs", "Model.blocks.0.mixer", "there is no 'rngs' at blocks.0.mixer"),
