@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 import declax as dx
+from declax._graph.binding import Binding
+from declax._tree import epoch
 
 THREADS = 8
 X = jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
@@ -142,6 +145,115 @@ def test_readers_see_whole_steps():
         sys.setswitchinterval(interval)
     assert seen
     assert all(calls == raw for calls, raw in seen)
+
+
+class Growing(dx.Module):
+    """All its values count the steps; some change the structure, or are in a list, which cannot report changes."""
+
+    def __init__(self):
+        self.calls = dx.Variable(jnp.array(0))
+        self.raw = jnp.array(0)
+        self.items = dx.data([jnp.array(0)])
+        self.latest = dx.Variable(jnp.array(0))
+
+    def counts(self):
+        return self.calls.value, self.raw, self.items[0], self.latest.value
+
+
+def put_a_new_variable(net):
+    net.latest = dx.Variable(net.latest.value + 1)
+
+
+def put_into_the_list(net):
+    net.items[0] = net.items[0] + 1
+
+
+def put_a_new_list(net):
+    net.items = [net.items[0] + 1]
+
+
+def steps_of(change):
+    """A compiled step that changes something in a way, and sets the rest."""
+
+    @dx.jit
+    def step(net):
+        net.calls.value = net.calls.value + 1
+        net.raw = net.raw + 1
+        change(net)
+        if change is put_a_new_variable:
+            net.items[0] = net.items[0] + 1
+        else:
+            net.latest.value = net.latest.value + 1
+
+    return step
+
+
+def leaves_of_split(net):
+    return jax.tree.leaves(dx.split(net)[1])
+
+
+def first_call(net):
+    return dx.jit(lambda net: net.counts())(net)
+
+
+READERS = {
+    "a later call of jit": lambda: dx.jit(Growing.counts),
+    "the first call of jit": lambda: first_call,
+    "a call without a guard": lambda: dx.jit(lambda net, static: net.counts(), static_argnums=1),
+    "remat": lambda: dx.remat(Growing.counts),
+    "split": lambda: leaves_of_split,
+    "state": lambda: lambda net: jax.tree.leaves(dx.state(net)),
+    "clone": lambda: lambda net: dx.clone(net).counts(),
+}
+
+
+@pytest.mark.parametrize("change", [put_a_new_variable, put_into_the_list, put_a_new_list])
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_that_waits_for_a_change_of_structure(name, change):
+    """It has found the structure before, and reads the values after the change."""
+    net, step, reader = Growing(), steps_of(change), READERS[name]()
+    args = (net, 0) if name == "a call without a guard" else (net,)
+    step(net)
+    reader(*args)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(map(int, reader(*args))))
+    with epoch.committing:
+        net.calls.value = net.calls.value  # values that were read are forgotten
+        thread.start()
+        deadline = time.monotonic() + 30
+        while sys._current_frames()[thread.ident].f_code is not Binding.values.__code__:
+            assert time.monotonic() < deadline
+        step(net)
+    thread.join()
+    assert seen == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("change", [put_a_new_variable, put_into_the_list, put_a_new_list])
+def test_readers_see_whole_changes_of_structure(change):
+    net, is_done, step = Growing(), threading.Event(), steps_of(change)
+    evaluate = dx.jit(Growing.counts)
+    step(net)
+    evaluate(net)
+
+    def work(number):
+        if number == 0:
+            for _ in range(100):
+                step(net)
+            is_done.set()
+            return []
+        seen = []
+        while not is_done.is_set():
+            seen.append(tuple(map(int, evaluate(net) if number % 2 else leaves_of_split(net))))
+        return seen
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        seen = [counts for found in in_threads(work, 4) for counts in found]
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen
+    assert [counts for counts in seen if len({*counts}) > 1] == []
 
 
 def test_what_all_add_to_one_model_is_there():

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._filters import Filter
-from declax._graph.binding import bind
+from declax._graph.binding import bind, bind_and_read
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import is_ref
 from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
@@ -176,8 +176,8 @@ def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[
     """The GraphDef of a graph, the definition and leaves of its State, and the Variable of each leaf or None."""
     if captured_calls:
         return read_without_captures(node, graph)
-    binding = bind(node, graph)
-    return binding.graphdef, binding.graphdef.definition, list(binding.values()), binding.variables
+    binding, values = bind_and_read(bind, node, graph)
+    return binding.graphdef, binding.graphdef.definition, list(values), binding.variables
 
 
 @overload
@@ -401,8 +401,8 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
             "copies of arrays require copies of their Variables",
             fix="variables=True, arrays=True",
         )
-    binding = bind(node, graph)
-    leaves = list(binding.values())
+    binding, values = bind_and_read(bind, node, graph)
+    leaves = list(values)
     root: N
     if has_new_arrays:
         leaves = copy_leaves(leaves, binding.graphdef)

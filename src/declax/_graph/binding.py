@@ -202,12 +202,17 @@ class Binding:
         """The raw value of each leaf now."""
         return raw_values(self.variables) if self.plain is None else self.plain.read()
 
-    def values(self) -> tuple[Any, ...]:
-        """As `read`, but never between the writes of a compiled call; kept until a Variable is written."""
+    def values(self) -> tuple[Any, ...] | None:
+        """As `read`, but never between the writes of a compiled call; kept until a Variable is written.
+
+        None if the structure has changed since it was read: the values may be those of another step then.
+        """
         kept = epoch.kept
         found = kept.get(id(self)) if kept else None
         if found is None:
             with committing:
+                if self._token is not epoch.token:  # by a call that committed before this one had the lock
+                    return None
                 found = tuple(raw_values(self.variables) if self.plain is None else self.plain.read())
             if kept is not None and self.is_kept:
                 kept[id(self)] = found
@@ -277,6 +282,17 @@ def bind_many(roots: tuple[Any, ...]) -> Binding:
     if roots and isinstance(roots[0], Pytree):
         return _bind_cached(roots[0], roots, roots[1:], len(roots))
     return _bind_anew(roots)
+
+
+def bind_and_read(bind: Callable[..., Binding], *args: Any) -> tuple[Binding, tuple[Any, ...]]:
+    """A binding, made by a function of these arguments, and the values of its leaves between two compiled calls."""
+    binding = bind(*args)
+    values = binding.values()
+    if values is None:
+        with committing:  # so that no compiled call changes the structure again
+            binding = bind(*args)
+            values = tuple(binding.read())
+    return binding, values
 
 
 def _bind_anew(value: Any) -> Binding:

@@ -13,7 +13,7 @@ from declax._classes.pytree import Pytree
 from declax._fields.specifiers import data, static
 from declax._filters import Filter, as_written
 from declax._graph.api import state as state_of
-from declax._graph.binding import bind
+from declax._graph.binding import bind, bind_and_read
 from declax._graph.unflattening import build
 from declax._state.states import State
 from declax._typing import PyTree
@@ -118,11 +118,11 @@ class EMA(Pytree):
           OptimizerError: paths or shapes are not those that the average was made for.
         """
         self._values_of(model, "EMA.apply_to")
-        binding = bind(model, self.graph)
+        binding, values = bind_and_read(bind, model, self.graph)
         average_at = dict(zip(self._paths, self._variables(), strict=True))
         paths = binding.graphdef.definition.paths
         variables = [average_at.get(path, old) for path, old in zip(paths, binding.variables, strict=True)]
-        averaged: M = build(binding.graphdef, list(binding.values()), variables=variables)
+        averaged: M = build(binding.graphdef, list(values), variables=variables)
         return averaged
 
     def _variables(self) -> list[Variable[Any]]:

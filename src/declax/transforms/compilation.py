@@ -193,16 +193,16 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         # The fast path is one frame: XLA has just used the cache of the processor, so each function costs more.
         entry = self._entry
         if entry is not None:
-            run, plain, binding = entry.run, entry.guard(args, kwargs), entry.binding()
+            run, plain, binding, kept = entry.run, entry.guard(args, kwargs), entry.binding(), epoch.kept
+            values = kept.get(entry.key) if kept else None
             if (
                 plain is not None
                 and binding is not None
                 and binding._token is epoch.token
                 and (entry.is_fixed or entry.is_current(binding))
+                and (values is not None or (values := binding.values()) is not None)
             ):
-                kept = epoch.kept
-                values = kept.get(entry.key) if kept else None
-                leaves = (binding.values() if values is None else values) + plain
+                leaves = values + plain
                 output: R
                 try:
                     result = run(*leaves)
@@ -226,7 +226,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                     output = commit(binding, leaves, result)
                     entry.note(plan, binding)
                 except BaseException as error:
-                    entry.program.explain(Call.from_binding(entry.structure, binding, plain), error)
+                    entry.program.explain(Call.from_binding(entry.structure, binding, values, plain), error)
                     raise
                 if output is not CONFLICT:
                     entry.program.place(binding, plan)
@@ -657,9 +657,10 @@ class CacheEntry:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call like this one; None for another one."""
         plain, binding = self.guard(args, kwargs), self.binding()
-        if plain is None or binding is None or not self.is_current(binding):
+        values = None if plain is None or binding is None or not self.is_current(binding) else binding.values()
+        if plain is None or binding is None or values is None:
             return None
-        return Call.from_binding(self.structure, binding, plain)
+        return Call.from_binding(self.structure, binding, values, plain)
 
     def is_current(self, binding: Binding) -> bool:
         """Whether the graph and the captures are still those of the call."""

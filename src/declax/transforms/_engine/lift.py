@@ -35,7 +35,7 @@ from typing_extensions import TypeVar
 
 from declax import _jax
 from declax._fields.snapshots import exact_types
-from declax._graph.binding import Binding, bind, bind_many, check_mode
+from declax._graph.binding import Binding, bind, bind_and_read, bind_many, check_mode
 from declax._graph.differences import first_differing, leaves_of_objects, paths_of_objects
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
@@ -113,22 +113,22 @@ class Call:
         self.structure: Structure
         if True in pattern:
             self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
-            self.binding = bind_many(self.roots)
+            self.binding, values = bind_and_read(bind_many, self.roots)
             if not mode.graph:
                 _check_trees(self.binding, self.roots, captured)
-            self.values = list(self.binding.values())
+            self.values = list(values)
             self.structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
         else:
             self.plain = leaves
             self.structure = Structure(tree, pattern, None, key, statics)
 
     @staticmethod
-    def from_binding(structure: Structure, binding: Binding, plain: Iterable[Any]) -> Call:
-        """A call with the roots of an earlier one, whose binding is still valid."""
+    def from_binding(structure: Structure, binding: Binding, values: Iterable[Any], plain: Iterable[Any]) -> Call:
+        """A call with the roots of an earlier one, whose binding was valid when its values were read."""
         call: Call = object.__new__(Call)
         call.structure = structure
         call.binding = binding
-        call.values = list(binding.values())
+        call.values = list(values)
         call.plain = list(plain)
         call.captures = None
         call.roots = ()

@@ -30,9 +30,9 @@ def shardings_of(structure: Structure, labels: Sequence[Any], mesh: object) -> d
 
 def place(binding: Binding | None, shardings: Mapping[int, Sharding]) -> None:
     """Moves the arrays of models that are elsewhere, but none that another thread sets meanwhile."""
-    if binding is None or not binding.is_valid():
+    read = binding.values() if binding is not None and binding.is_valid() else None
+    if binding is None or read is None:
         return
-    read = binding.values()
     moved = {
         position: jax.device_put(read[position], sharding)
         for position, sharding in shardings.items()
