@@ -192,6 +192,52 @@ def test_a_structure_that_is_another_one_has_the_call_run_again(name, attribute)
     assert float(model.new.value) == float(model.calls.value) == 1
 
 
+@pytest.mark.parametrize("name", [*EAGER, "jit"])
+def test_a_write_to_a_variable_that_was_replaced_is_not_lost(name):
+    model = Counting()
+    with interrupted(add_one, lambda: setattr(model, "calls", dx.Variable(jnp.full((), 10.0)))) as function:
+        assert float(apply(name, function, model)) == 11
+    assert float(model.calls.value) == 11
+
+
+def add_one_below(model):
+    model.part.count = model.part.count + 1
+    return model.part.count
+
+
+@pytest.mark.parametrize("name", [*EAGER, "jit"])
+def test_a_write_to_a_node_that_was_replaced_is_not_lost(name):
+    model = Counting()
+    model.part, other = dx.Module(), dx.Module()
+    model.part.count, other.count = jnp.zeros(()), jnp.full((), 10.0)
+    with interrupted(add_one_below, lambda: setattr(model, "part", other)) as function:
+        assert float(apply(name, function, model)) == 11
+    assert float(model.part.count) == float(other.count) == 11
+
+
+def add_one_in_a_list(model):
+    model.items[0] = model.items[0] + 1
+    return model.items[0]
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_write_to_an_array_in_a_list_is_not_lost(name):
+    model, step = Counting(), dx.jit(add_one_in_a_list)
+    model.items = dx.data([jnp.zeros(())])
+    with interrupted(add_one_in_a_list, lambda: step(model)) as function:
+        assert float(apply(name, function, model)) == 2
+    assert float(model.items[0]) == 2
+
+
+def test_a_structure_that_a_call_does_not_write_may_change(monkeypatch):
+    """A callback may set a static attribute of the model at each run, so a run again would not help."""
+    monkeypatch.setattr(lift, "MAX_RUNS", 1)
+    model = Counting()
+    with interrupted(add_one, lambda: setattr(model, "text", "new")) as function:
+        assert float(apply("jit", function, model)) == 1
+    assert (float(model.calls.value), model.text) == (1, "new")
+
+
 # ----------------------------------------------------------------- what fails
 
 

@@ -1,8 +1,8 @@
 """When kept facts end: the structure epoch, the write epoch of raw values, and the lock of readers and writers.
 
 A structure epoch ends with each structural change (an attribute that is added, removed or changes its status; metadata;
-an element of a List), a write epoch with each write of a raw value. A token identifies an epoch. Keeping the token
-keeps its identity from being reused; replacing it is one assignment, which is atomic.
+an element of a List), a write epoch with each write of a raw value, and with the structure epoch. A token identifies an
+epoch. Keeping the token keeps its identity from being reused; replacing it is one assignment, which is atomic.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def current() -> object:
 
 
 def advance() -> None:
-    """Ends the structure epoch: facts derived from a structure must be derived again."""
-    global token
-    token = object()
+    """Ends both epochs: facts derived from a structure must be derived again, and values of its leaves read again."""
+    global token, kept
+    token, kept = object(), {}

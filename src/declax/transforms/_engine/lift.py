@@ -42,6 +42,7 @@ from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
 from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
 from declax._module.running import note_copy
+from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._variables import uncaptured_reads
 from declax._variables.variable import set_all_raw
@@ -444,15 +445,25 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
 
 
 def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:
+    """Whether the leaves that a call is about to set, or the whole graph if it changes that, are as they were read."""
     now = binding.read()
-    if plan.change is None:
-        return all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
-    if not all(map(is_, now, read)):  # plain leaves follow
-        return False
-    if binding.is_valid():
-        return True
+    if plan.change is not None:  # plain leaves follow in `read`
+        return all(map(is_, now, read)) and (binding.is_valid() or _is_same_graph(binding, read))
+    is_same = all(map(is_, map(now.__getitem__, plan.changed), map(read.__getitem__, plan.changed)))
+    return is_same and (binding._token is epoch.token or _still_has(binding, plan.changed))
+
+
+def _is_same_graph(binding: Binding, read: Sequence[Any]) -> bool:
+    """Whether a graph still has its objects and leaves, those in containers too."""
     found = bind_many(_roots_of(binding))
-    return found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
+    is_same = found.graphdef is binding.graphdef and all(map(is_, found.objects(), binding.objects()))
+    return is_same and all(map(is_, found.read(), read))
+
+
+def _still_has(binding: Binding, positions: Iterable[int]) -> bool:
+    """Whether a graph still has the Variables and nodes of some leaves, so that a write to them is not lost."""
+    now, before = bind_many(_roots_of(binding)).identities(), binding.identities()
+    return {*map(before.__getitem__, positions)} <= {*now}
 
 
 def _roots_of(binding: Binding) -> tuple[Any, ...]:
