@@ -11,7 +11,7 @@ import enum
 import functools
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
@@ -96,28 +96,35 @@ class Frozen(Shared):
       names: the keys of a mapping, or the names of attributes; None for other values.
       parts: its frozen elements or values, in order.
       extra: what else the type needs to be made again (the `maxlen` of a deque).
+      attributes: the snapshot of the attributes that a container has beside its content; `OWN` if they are the content.
     """
 
-    __slots__ = ("__weakref__", "_content", "cls", "extra", "names", "parts")
+    __slots__ = ("__weakref__", "_content", "attributes", "cls", "extra", "names", "parts")
 
     cls: type[Any]
     names: tuple[Any, ...] | None
     parts: tuple[Any, ...]
     extra: Any
+    attributes: Hashable
 
     def __new__(
-        cls, of: type[Any], parts: Iterable[Any], names: Iterable[Any] | None = None, extra: Any = None
+        cls,
+        of: type[Any],
+        parts: Iterable[Any],
+        names: Iterable[Any] | None = None,
+        extra: Any = None,
+        attributes: Hashable = None,
     ) -> Self:
         """The one snapshot with this content."""
         parts, names = tuple(parts), None if names is None else tuple(names)
         content: Any = (parts, exact_types(parts))
         if issubclass(of, set):
             content = frozenset((part, exact_types(part)) for part in parts)
-        key = (cls, of, content, names, names and exact_types(names), extra)
+        key = (cls, of, content, names, names and exact_types(names), extra, attributes)
 
         def make() -> Frozen:
             made: Frozen = object.__new__(cls)
-            made.cls, made.parts, made.names, made.extra = of, parts, names, extra
+            made.cls, made.parts, made.names, made.extra, made.attributes = of, parts, names, extra, attributes
             return made
 
         return _table.find_or_make(key, make)  # type: ignore[return-value]  # its class is in the key
@@ -162,10 +169,14 @@ class FrozenDict(Frozen, Mapping[Any, T]):
     _entries: dict[Any, T]
 
     def __new__(
-        cls, entries: Mapping[Any, T] | Iterable[tuple[Any, T]] = (), of: type = dict, extra: Any = None
+        cls,
+        entries: Mapping[Any, T] | Iterable[tuple[Any, T]] = (),
+        of: type = dict,
+        extra: Any = None,
+        attributes: Hashable = None,
     ) -> Self:
         content = dict(entries)
-        self = Frozen.__new__(cls, of, content.values(), content, extra)
+        self = Frozen.__new__(cls, of, content.values(), content, extra, attributes)
         self._entries = content
         return self
 
@@ -304,31 +315,18 @@ def is_fixed(value: Any) -> bool:
     return True
 
 
-def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]] | None:
-    """The names and parts of a value that is not fixed; None if its parts are unknown."""
-    if _has_attributes(value):
-        base = next(base for base in (dict, list, set) if isinstance(value, base))
-        return None, (base(value), dict(vars(value)))
+def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Any] | None:
+    """The names, parts and extra of a value that is not fixed; None if its parts are unknown."""
     if isinstance(value, Mapping):
-        return tuple(value), tuple(value.values())
+        return tuple(value), tuple(value.values()), getattr(value, "default_factory", None)
     if isinstance(value, slice):
-        return None, (value.start, value.stop, value.step)
+        return None, (value.start, value.stop, value.step), None
     if isinstance(value, (list, tuple, set, bytearray, deque)):
-        return None, tuple(value)
+        return None, tuple(value), getattr(value, "maxlen", None)
     if isinstance(value, np.ndarray):
-        return None, (value.tobytes(),)
+        return None, (value.tobytes(),), (value.dtype, value.shape)
     attributes = attributes_of(value)
-    return None if attributes is None else (tuple(attributes), tuple(attributes.values()))
-
-
-def _has_attributes(value: Any) -> bool:
-    """Whether a container of a user's class has attributes beside its content, other than the content itself."""
-    return (
-        isinstance(value, (dict, list, set))
-        and not isinstance(value, defaultdict)
-        and bool(getattr(value, "__dict__", None))
-        and vars(value) is not value
-    )
+    return None if attributes is None else (tuple(attributes), tuple(attributes.values()), None)
 
 
 # --- freeze and thaw ----------------------------------------------------------
@@ -349,83 +347,55 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
         return _EMPTY[cls]  # most metadata is empty
     if cls is functools.partial:
         return FrozenPartial.of(value)
-    return value if is_fixed(value) else _freeze(value, where)  # type: ignore[no-any-return]  # it has a hash
+    return value if is_fixed(value) else _freeze(value, where, [])  # type: ignore[no-any-return]  # it has a hash
 
 
-_WITH_ATTRIBUTES: Final = "with attributes"
-"""Marks the snapshot of a container with attributes; its parts are the content and the attributes by name."""
+OWN: Final = "own"
+"""Stands for the attributes of a container that is its own ``__dict__``."""
+
+_ATTRIBUTES: Final = object()
+"""The key of the attributes of a container among its parts."""
 
 _EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set: Frozen(set, ())}
 
-
-class _Opened:
-    """A value in progress: its names, the remaining parts, and the finished ones."""
-
-    __slots__ = ("made", "names", "rest", "value")
-
-    def __init__(self, value: Any, names: tuple[Any, ...] | None, parts: tuple[Any, ...]) -> None:
-        self.value, self.names = value, names
-        self.rest = iter(parts)
-        self.made: list[Any] = []
-
-    def key(self) -> Any:
-        """The key or name of the part that is made now."""
-        return len(self.made) if self.names is None else self.names[len(self.made)]
-
-    def place(self) -> str:
-        """The part that is made now, as code behind the value."""
-        if _has_attributes(self.value):
-            return ""  # the content, or the attributes
-        is_attribute = self.names is not None and not isinstance(self.value, Mapping)
-        return f".{self.key()}" if is_attribute else f"[{self.key()!r}]"
+Around = list[tuple[Any, Any]]
+"""The values around a part, the outermost first, each with the key or name of the next."""
 
 
-def _rebuild(root: _Opened, opened: Callable[[Any, list[_Opened]], Any], close: Callable[[Any, Any, Any], Any]) -> Any:
-    """Makes a value anew from its parts, innermost first; without recursion, however deep."""
-    stack = [root]
-    while True:
-        top = stack[-1]
-        for item in top.rest:
-            part = opened(item, stack)
-            if part.__class__ is _Opened:
-                stack.append(part)
-                break
-            top.made.append(part)
-        else:
-            stack.pop()
-            made = close(top.value, top.names, top.made)
-            if not stack:
-                return made
-            stack[-1].made.append(made)
+def _freeze(value: Any, where: str, around: Around) -> Frozen:
+    """A snapshot of a value that is not fixed. Each level takes one frame, and `_check` limits the levels."""
+    _check(value, where, around)
+    opened = _open(value)
+    if opened is None:
+        return Compared(value)
+    names, parts, extra = opened
+    frozen: list[Any] = []
+    for key, part in zip(range(len(parts)) if names is None else names, parts, strict=True):
+        around.append((value, key))
+        frozen.append(freeze(part) if is_fixed(part) else _freeze(part, where, around))
+        around.pop()
+    attributes: Hashable = None
+    if isinstance(value, (dict, list, set)) and getattr(value, "__dict__", None):
+        around.append((value, _ATTRIBUTES))
+        attributes = OWN if vars(value) is value else _freeze(dict(vars(value)), where, around)
+        around.pop()
+    if type(value) is list:
+        return FrozenList(frozen)
+    if isinstance(value, Mapping):
+        return FrozenDict(zip(names or (), frozen, strict=True), type(value), extra, attributes)
+    return Frozen(type(value), frozen, names, extra, attributes)
 
 
-def _freeze(value: Any, where: str) -> Any:
-    """A snapshot of a value that is not fixed."""
-
-    def opened(item: Any, around: list[_Opened]) -> Any:
-        if type(item) in _PLAIN:
-            return item
-        if around and is_fixed(item):
-            return freeze(item)
-        _check(item, around, where)
-        names, parts = _open(item) or (None, ())
-        is_flat = _PLAIN.issuperset(map(type, parts))
-        return _snapshot(item, names, parts) if is_flat else _Opened(item, names, parts)
-
-    root = opened(value, [])
-    return _rebuild(root, opened, _snapshot) if root.__class__ is _Opened else root
-
-
-def _check(item: Any, around: list[_Opened], where: str) -> None:
+def _check(item: Any, where: str, around: Around) -> None:
     """Raises if a value, in those around it, cannot be frozen."""
-    if any(outer.value is item for outer in around):
+    if any(outer is item for outer, _ in around):
         raise errors.StatusError(
             _place(where, around),
             "a static container holds itself",
             got=errors.describe(item),
             why="a static value is copied into the treedef, which must be finite",
         )
-    is_array = isinstance(item, np.ndarray) and not (_is_constant(item) and any(map(_is_record, around)))
+    is_array = isinstance(item, np.ndarray) and not (_is_constant(item) and any(_is_record(o) for o, _ in around))
     if is_array or isinstance(item, jax.Array):
         raise errors.StatusError(
             _place(where, around),
@@ -436,7 +406,7 @@ def _check(item: Any, around: list[_Opened], where: str) -> None:
             fix="hold it as data: dx.data(...), or a field annotated jax.Array",
         )
     if len(around) == errors.MAX_DEPTH:
-        raise errors.too_deep(where, [outer.key() for outer in around])
+        raise errors.too_deep(where, [key for _, key in around])
 
 
 def _is_constant(array: Any) -> bool:
@@ -444,28 +414,14 @@ def _is_constant(array: Any) -> bool:
     return type(array) is np.ndarray and not array.dtype.hasobject
 
 
-def _is_record(outer: _Opened) -> bool:
-    return attributes_of(outer.value) is not None
+def _is_record(outer: object) -> bool:
+    return _record_of(type(outer)) is not None and not isinstance(outer, Mapping)
 
 
-def _place(where: str, around: list[_Opened]) -> str:
-    return where + "".join(outer.place() for outer in around)
-
-
-def _snapshot(value: Any, names: tuple[Any, ...] | None, parts: Sequence[Any]) -> Frozen:
-    """The snapshot of a value whose parts are frozen."""
-    cls = type(value)
-    if cls is list:
-        return FrozenList(parts)
-    if _has_attributes(value):
-        return Frozen(cls, parts, extra=_WITH_ATTRIBUTES)
-    if isinstance(value, Mapping):
-        return FrozenDict(zip(names or (), parts, strict=True), cls, getattr(value, "default_factory", None))
-    if isinstance(value, deque):
-        return Frozen(cls, parts, extra=value.maxlen)
-    if isinstance(value, np.ndarray):
-        return Frozen(cls, parts, extra=(value.dtype, value.shape))
-    return Compared(value) if _open(value) is None else Frozen(cls, parts, names)
+def _place(where: str, around: Around) -> str:
+    """The last part as code behind the value."""
+    keys = [(outer, key) for outer, key in around if key is not _ATTRIBUTES]
+    return where + "".join(f".{key}" if _is_record(outer) else f"[{key!r}]" for outer, key in keys)
 
 
 def thaw(value: Any) -> Any:
@@ -474,37 +430,33 @@ def thaw(value: Any) -> Any:
     >>> thaw(freeze({"sizes": [8, 16]}))
     {'sizes': [8, 16]}
     """
-    part = _opened_frozen(value)
-    return _rebuild(part, _opened_frozen, _thawed) if part.__class__ is _Opened else part
-
-
-def _opened_frozen(value: Any, _: object = None) -> Any:
     if not isinstance(value, Frozen):
         return value
-    is_nested = any(isinstance(part, Frozen) for part in value.parts)
-    return _Opened(value, value.names, value.parts) if is_nested else _thawed(value, value.names, value.parts)
+    if isinstance(value, Compared):
+        return value.extra
+    parts: list[Any] = []
+    for part in value.parts:  # one frame a level
+        parts.append(thaw(part) if isinstance(part, Frozen) else part)
+    made = _thawed(value, parts)
+    if value.attributes is OWN:
+        made.__dict__ = made
+    elif value.attributes is not None:
+        vars(made).update(thaw(value.attributes))
+    return made
 
 
-def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any]) -> Any:
-    """A fresh value like the one that was frozen."""
+def _thawed(frozen: Frozen, parts: list[Any]) -> Any:
+    """A fresh value with these parts, like the one that was frozen."""
     cls: Any = frozen.cls
     if cls is list:
-        return list(parts)
-    if isinstance(frozen, Compared):
-        return frozen.extra
-    if frozen.extra is _WITH_ATTRIBUTES:
-        content, attributes = parts
-        made = _container(cls, content)
-        vars(made).update(attributes)
-        return made
+        return parts
     if isinstance(frozen, FrozenDict):
         content = dict(zip(frozen, parts, strict=True))
-        if issubclass(cls, defaultdict):
-            return cls(frozen.extra, content)
-        return content if cls is dict else _container(cls, content)
-    if names is not None:
+        arguments = (frozen.extra, content) if issubclass(cls, defaultdict) else (content,)
+        return content if cls is dict else _container(cls, *arguments)
+    if frozen.names is not None:
         made = object.__new__(cls)
-        for name, part in zip(names, parts, strict=True):
+        for name, part in zip(frozen.names, parts, strict=True):
             object.__setattr__(made, name, part)
         return made
     if cls is slice:
@@ -514,21 +466,15 @@ def _thawed(frozen: Frozen, names: tuple[Any, ...] | None, parts: Sequence[Any])
         return np.frombuffer(parts[0], dtype).reshape(shape).copy()
     if issubclass(cls, tuple):
         return getattr(cls, "_make", cls)(parts)
-    return _container(cls, list(parts)) if frozen.extra is None else cls(parts, frozen.extra)
+    return _container(cls, parts) if frozen.extra is None else _container(cls, parts, frozen.extra)
 
 
-def _container(cls: Any, content: Any) -> Any:
-    """A container of a class, whose own constructor may take other arguments than the content."""
-    constructors = ((base, vars(base).get("__init__")) for base in cls.__mro__)
-    base = next(base for base, made_by in constructors if made_by and not isinstance(made_by, types.FunctionType))
-    if base is cls or base is object:
-        return cls(content)
-    try:
-        made = cls(content)
-        if made == content:
-            return made
-    except TypeError:  # it takes other arguments
-        pass
+def _container(cls: Any, *arguments: Any) -> Any:
+    """A container of a class, by the constructor of Python; that of a user may take other arguments."""
+    constructors = (vars(base).get("__init__") for base in cls.__mro__)
+    fill = next(one for one in constructors if one is not None and not isinstance(one, types.FunctionType))
+    if fill is object.__init__:
+        return cls(*arguments)
     made = cls.__new__(cls)
-    base.__init__(made, content)
+    fill(made, *arguments)
     return made
