@@ -69,11 +69,6 @@ def captured():
     jax.jit(lambda x: setattr(model, "name", x))(1.0)
 
 
-def stored():
-    model = Block.__new__(Block)
-    model.__setstate__({"hidden": 2})
-
-
 ERRORS = {
     # fields
     "an option that does not exist": lambda: dx.data(defualt=3),
@@ -99,7 +94,6 @@ ERRORS = {
     "a misspelt parameter": lambda: Block(1, hiden=3),
     "a parameter that is near nothing": lambda: Block(1, zzz=3),
     "a parameter that the object makes": lambda: Block(1, made=3),
-    "a field without a stored value": stored,
     "a value that its check refuses": lambda: declare({"a": int}, a=dx.static(check=lambda a: f"{a} is odd"))(3),
     # replace
     "replace of no dataclass": lambda: dx.replace(dx.Module()),

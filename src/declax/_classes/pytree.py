@@ -285,7 +285,6 @@ class Pytree(metaclass=PytreeMeta):
             attributes[RECORD_KEY] = attributes[RECORD_KEY].seal(attributes)
         if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
             set_layout(self, Layout.of(cls, attributes[LAYOUT_KEY].statuses))
-        _fill_new_fields(self)
         mark = _jax.current_trace()
         if mark is not _jax.TOP:
             attributes[TRACE_KEY] = mark
@@ -616,24 +615,3 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
                 why=f"{name} is made by the object itself" if name in made else None,
                 fix=f"{name}: ... = ...        # an annotated part is an argument" if name in made else None,
             ) from None
-
-
-def _fill_new_fields(self: Any) -> None:
-    if not dataclasses.is_dataclass(self):
-        return
-    cls, attributes = type(self), vars(self)
-    for field in dataclasses.fields(self):
-        if field.name in attributes or is_data_descriptor(cls, field.name):
-            continue
-        specifier = specifier_of(field)
-        if field.default is not dataclasses.MISSING:
-            attributes[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            attributes[field.name] = field.default_factory()
-        elif field.init or (specifier is not None and specifier.recipe is not None):
-            raise ConstructionError(
-                f"{type_name(cls)}.{field.name}",
-                "the stored object has no value for this field, which has no default",
-                why="the class gained the field after the object was stored",
-                fix=f"{field.name}: ... = dx.static(default=...)",
-            )
