@@ -447,7 +447,7 @@ def with_metadata(
     on_remove_axis: AxisHooks = (),
     **metadata: Any,
 ) -> F:
-    """Wraps an initializer so that the Variable made from its value carries metadata.
+    """Wraps an initializer so that the Variable made from its value carries metadata, which overrides the layer's.
 
     Args:
       initializer: a function that makes a value, as those of `jax.nn.initializers`.
@@ -458,9 +458,6 @@ def with_metadata(
       on_remove_axis: the same, run when a transform removes one.
       **metadata: what else the Variable shall carry, such as ``sharding``. The older names ``set_value_hooks``,
         ``get_value_hooks``, ``create_value_hooks``, ``add_axis_hooks`` and ``remove_axis_hooks`` add to the hooks.
-
-    Returns:
-      An initializer of the same arguments. The metadata of the initializer takes precedence over that of the layer.
 
     Raises:
       MetadataError: the initializer or a hook is not a function.
@@ -500,9 +497,6 @@ def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadat
       sharding: for each dimension a mesh axis, a logical name, a tuple of these, or None; or a sharding.
       mesh: the devices; None for the mesh of `jax.set_mesh`.
       **metadata: what else the Variable shall carry.
-
-    Returns:
-      An initializer of the same arguments.
 
     Raises:
       MetadataError, StatusError: as `with_metadata`.

@@ -33,21 +33,16 @@ jax.tree_util.register_pytree_node(EmptyNode, lambda node: ((), None), lambda _,
 def flatten_mapping(
     xs: Mapping[Any, Any], /, *, keep_empty_nodes: bool = False, is_leaf: IsLeaf | None = None, sep: str | None = None
 ) -> dict[Any, Any]:
-    """The values inside of nested mappings, by path.
+    """The values inside of nested mappings by path, in the order of the mappings.
 
     Args:
       xs: a mapping whose values may be mappings.
       keep_empty_nodes: whether an empty mapping inside gives `empty_node`, or is left out.
-      is_leaf: takes a path and the mapping there, the outermost one at ``()``
-        too; returns whether the mapping is a value.
+      is_leaf: takes a path and the mapping there, the outermost one at ``()`` too; returns whether it is a value.
       sep: joins the keys of a path; without it, paths are tuples.
 
-    Returns:
-      A dict from paths to values, in the order of the mappings.
-
     Raises:
-      GraphError: `xs` is not a mapping, or contains itself; with ``sep``, a key
-        is not a string or has ``sep`` in it.
+      GraphError: `xs` is not a mapping, or contains itself; with ``sep``, a key is not a string or has ``sep`` in it.
 
     >>> import declax as dx
     >>> dx.traversals.flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}})

@@ -72,9 +72,6 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
       eq: whether instances compare by value; by identity otherwise. A frozen
         class is a value type and compares by value unless eq=False is given.
 
-    Returns:
-      The class.
-
     Raises:
       FieldError: for declarations that cannot be carried out.
 
@@ -329,22 +326,17 @@ if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by na
 def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsistentOverload]  # by position: no
     """A new object with some fields changed, made by the constructor.
 
-    Fields that the constructor takes are passed on; declared Variables and
-    parts are made anew, and ``rngs`` must be given. A part that the caller
-    supplied, or that was assigned since, is kept. Other InitVars, such as
-    initializers, are those of the record that a constructed object keeps.
+    Fields that the constructor takes are passed on; declared Variables and parts are made anew, and ``rngs`` must be
+    given. A part that the caller supplied, or that was assigned since, is kept. Other InitVars, such as initializers,
+    are those of the record that a constructed object keeps.
 
     Args:
       obj: an instance of a dataclass.
       **changes: new values by field name.
 
-    Returns:
-      The new object.
-
     Raises:
-      FieldError: for names that are not fields, fields that are made by the
-        object itself, an ``InitVar`` that is missing, and a part without an
-        annotation that was assigned since.
+      FieldError: for names that are not fields, fields that are made by the object itself, an ``InitVar`` that is
+        missing, and a part without an annotation that was assigned since.
 
     >>> import declax as dx
     >>> @dx.dataclass

@@ -13,17 +13,14 @@ from declax.errors import FieldError, describe
 def source_of(target: type[Pytree] | Pytree, /) -> str:
     """The generated source of a class, or of one instance's layout.
 
+    This is the function that makes the parts of an instance, if the class declares some, and `flatten` and `unflatten`.
+    For a class whose instances take shape one by one, it is the former only.
+
     Args:
       target: a dataclass that derives from `Pytree`, or any Pytree instance.
 
-    Returns:
-      The function that makes the parts of an instance, if the class declares
-      some, and `flatten` and `unflatten`, as text. For a class whose instances
-      take shape one by one, the former only.
-
     Raises:
-      FieldError: for objects without generated code, such as a class whose
-        instances take shape one by one.
+      FieldError: for objects without generated code, such as a class whose instances take shape one by one.
 
     >>> import declax as dx
     >>> class Scale(dx.Pytree):

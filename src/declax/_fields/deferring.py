@@ -19,14 +19,11 @@ U = TypeVar("U")
 def defer(function: Callable[P, R], /) -> Callable[P, R]:
     """Defers the call of a function, or of a class, to the creation of each instance.
 
-    Calls of Pytree classes with fields among their arguments are deferred
-    without it.
+    Its result has the same arguments, and a call declares a part. Calls of Pytree classes with fields among their
+    arguments are deferred without it.
 
     Args:
       function: the function or class.
-
-    Returns:
-      A function of the same arguments; its call declares a part.
 
     Raises:
       FieldError: if the argument cannot be called.
@@ -55,9 +52,6 @@ def repeat(n: int, item: T, /) -> list[T]:
     Args:
       n: the length of the list, usually a field.
       item: the deferred call.
-
-    Returns:
-      The list, to type checkers; in the class body, an expression.
 
     Raises:
       FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name.
@@ -104,9 +98,6 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
       flag: a condition on fields.
       item: the part if the condition holds.
       other: the part if it does not.
-
-    Returns:
-      The part, to type checkers; in the class body, an expression.
 
     Raises:
       ExpressionError: outside of a class body.

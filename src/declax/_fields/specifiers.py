@@ -322,9 +322,6 @@ def field(**options: Any) -> Any:
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
       sharding, help, choices, ge, le, check, renamed_from: as in `data`.
 
-    Returns:
-      A field specifier; in the class body, an expression.
-
     Raises:
       FieldError: for an unknown option.
 
@@ -374,9 +371,6 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
         problem or False. Constructors and configurations call it, except for None.
       renamed_from: the field's former name.
 
-    Returns:
-      A field specifier, or the tagged value.
-
     Raises:
       FieldError: for an unknown option.
 
@@ -411,15 +405,7 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      help: one line that explains the field.
-      choices: the values that the field may have.
-      ge, le: the field's bounds, both included.
-      check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
-        problem or False. Constructors and configurations call it, except for None.
-      renamed_from: the field's former name.
-
-    Returns:
-      A field specifier, or the tagged value.
+      help, choices, ge, le, check, renamed_from: as in `data`.
 
     Raises:
       FieldError: for an unknown option.
@@ -485,9 +471,6 @@ def variable(
       weight_decay: whether `is_decayed` selects it.
       help, renamed_from: as in `data`.
 
-    Returns:
-      A field specifier.
-
     Raises:
       FieldError: when the class is created, if the annotation is not a kind of Variable, or the class takes no ``rngs``
         and `stream` is not None; at construction, for a shape with an entry that is no size.
@@ -523,10 +506,7 @@ def submodule(build: Any, /) -> Any:
     constructor, or ``(self)`` if it draws no keys.
 
     Args:
-      build: the method.
-
-    Returns:
-      A field specifier; to a type checker, the result of the method.
+      build: the method. To a type checker, the attribute is its result.
 
     Raises:
       FieldError: for anything but a method of the class body; when the class is created, for a method that takes `rngs`

@@ -71,9 +71,9 @@ def capture(
     fn: Callable[P, R], a: VariableKind, /, *var_types: VariableKind, **options: Unpack[CaptureOptions]
 ) -> Callable[P, tuple[Any, ...]]: ...
 def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
-    """A function that returns, with its result, the Variables that modules sow while it runs.
+    """A function that returns, with its result, a State for each kind of the Variables that modules sow while it runs.
 
-    Values that `Module.sow` and `Module.perturb` store during the call are removed after it; values that they stored
+    Without kinds, it returns the result only. Values that `Module.sow` and `Module.perturb` store during the call are removed after it; values that they stored
     before are neither read nor changed.
 
     Args:
@@ -85,9 +85,6 @@ def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outp
         differentiate. Raw values are perturbations.
       method_outputs: the kind as which to sow the results of all public methods and ``__call__`` of the modules,
         under the names of the methods. Results other than trees of arrays are left out.
-
-    Returns:
-      The function. It returns the result and one State for each kind, or only the result without kinds.
 
     Raises:
       FilterError: a kind is not a kind of Variable.

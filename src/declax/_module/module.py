@@ -82,7 +82,7 @@ class Module(Pytree):
         reduce_fn: Callable[[Any, A], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
     ) -> bool:
-        """Keeps a value in a Variable of this module.
+        """Keeps a value in a Variable of this module, and returns True.
 
         Args:
           variable_type: the kind of the Variable, or its registered name.
@@ -90,9 +90,6 @@ class Module(Pytree):
           value: the value.
           reduce_fn: combines the kept and the new value; by default, appends to a tuple.
           init_fn: makes the kept value before the first call.
-
-        Returns:
-          True.
 
         Raises:
           GraphError: the attribute holds something else.
@@ -120,7 +117,7 @@ class Module(Pytree):
     @overload
     def perturb(self, name: str, value: A, variable_type: type[Variable[Any]] | str = Perturbation) -> A: ...
     def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """Adds a Variable of zeros, which the first call creates, to a value.
+        """A value plus a Variable of zeros, which the first call creates.
 
         The gradient with respect to this Variable is the gradient of the value.
 
@@ -128,9 +125,6 @@ class Module(Pytree):
           name: the attribute that holds the Variable.
           value: an array of any shape, or a tree of arrays.
           variable_type: the kind of the Variable, or its registered name.
-
-        Returns:
-          The value plus the Variable.
 
         Raises:
           GraphError: the attribute holds something else.

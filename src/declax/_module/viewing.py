@@ -30,15 +30,14 @@ def with_attributes(
 ) -> N:
     """A new model with other attributes, which shares its Variables with the original.
 
+    It shares arrays outside of Variables until one of the models replaces them.
+
     Args:
       node: a model, or a container of models.
       only: which modules get the attributes, if they have them.
       raise_if_not_found: whether a name that no such module has is an error.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **attributes: the new values.
-
-    Returns:
-      The new model. It shares arrays outside of Variables until one of the models replaces them.
 
     Raises:
       GraphError: no module has an attribute of this name, or the node is not a tree.
@@ -81,9 +80,6 @@ def view(
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
       **kwargs: the arguments.
 
-    Returns:
-      The new model.
-
     Raises:
       GraphError: no module uses an argument, or the node is not a tree.
 
@@ -113,15 +109,14 @@ def view(
 
 
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
-    """The arguments that `view` accepts for a model, by class of module, with types, defaults and docstrings.
+    """The arguments that `view` accepts for a model, by class of module, with types, defaults and docstrings, as text.
+
+    The part ``Args:`` of the docstring of a `set_view` describes its arguments.
 
     Args:
       node: a model, or a container of models.
       only: which modules to list.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Returns:
-      The text, with the part ``Args:`` of the docstrings of `set_view`; empty if no module has such a method.
 
     >>> import declax as dx
     >>> print(dx.view_info(dx.Dropout(0.5)))

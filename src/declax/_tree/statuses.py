@@ -151,13 +151,7 @@ def keys_between(containers: Iterable[Any]) -> Iterator[object]:
 
 
 def register_data_type(cls: type, /) -> type:
-    """Makes instances of a class data wherever they are assigned.
-
-    Args:
-      cls: the class; usable as a decorator.
-
-    Returns:
-      The class.
+    """Makes instances of a class data wherever they are assigned; usable as a decorator.
 
     >>> import declax as dx
     >>> @dx.register_data_type
