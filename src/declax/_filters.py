@@ -60,8 +60,7 @@ class PathContains(BuiltIn):
 
     Args:
       key: the key.
-      exact: whether a key must be equal; otherwise its text must contain that
-        of `key`.
+      exact: whether a key must be equal; otherwise its text must contain that of `key`.
 
     >>> import declax as dx
     >>> dx.PathContains("att")(("blocks", 0, "attn"), 1), dx.PathContains("att", exact=False)(("attn",), 1)
@@ -122,10 +121,9 @@ class PathMatches(BuiltIn):
     """Matches leaves whose path matches a pattern.
 
     Args:
-      pattern: steps joined by dots, or a path as error messages show it. An
-        index matches by its text, as in ``blocks.0`` or ``blocks[0]``; ``*``
-        is any text within one step and ``?`` any one character; a step ``**``
-        is any number of steps, none included.
+      pattern: steps joined by dots, or a path as error messages show it. An index matches by its text, as in
+        ``blocks.0`` or ``blocks[0]``; ``*`` is any text within one step and ``?`` any one character; a step ``**`` is
+        any number of steps, none included.
 
     Raises:
       FilterError: the pattern is not a string, or a step of it is empty.

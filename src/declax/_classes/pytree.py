@@ -559,8 +559,7 @@ def check_pytree(node: object, /) -> None:
     Construction calls it. Call it after changing a container in place.
 
     Raises:
-      StatusError: for arrays in a static attribute, or for ``data(...)`` and
-        ``static(...)`` inside of containers.
+      StatusError: for arrays in a static attribute, or for ``data(...)`` and ``static(...)`` inside of containers.
 
     >>> import declax as dx
     >>> model = dx.Module()

@@ -202,8 +202,7 @@ class Decision(NamedTuple):
 
     Attributes:
       status: the status, or None if only the value decides.
-      is_container: whether an undecided annotation is of a container, so that
-        a value is looked into.
+      is_container: whether an undecided annotation is of a container, so that a value is looked into.
       is_optional: whether None is allowed.
       is_number: whether its static values are numbers, which JAX takes as leaves.
     """

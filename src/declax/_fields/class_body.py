@@ -1,8 +1,7 @@
 """The namespace of a class body. It records the names that statements read and bind.
 
-An expression that reads a plain default would take it as a constant, and a
-name that the body lacks is taken from the globals. The records show both; they
-are refused when the class is created.
+An expression that reads a plain default would take it as a constant, and a name that the body lacks is taken from the
+globals. The records show both; they are refused when the class is created.
 """
 
 from __future__ import annotations

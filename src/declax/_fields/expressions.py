@@ -1,8 +1,7 @@
 """Expressions of fields: the values of a class body before an instance exists.
 
-In the body of a declared class, a field is an `Expression`. Operations on it
-give further expressions, and calls of Pytree classes with one among their
-arguments are deferred. The constructor evaluates them (`_classes.construction`).
+In the body of a declared class, a field is an `Expression`. Operations on it give further expressions, and calls of
+Pytree classes with one among their arguments are deferred. The constructor evaluates them (`_classes.construction`).
 """
 
 from __future__ import annotations
