@@ -307,19 +307,10 @@ def variable(shape=(1,), **options):
     return dx.variable(shape, **{"initializer": ones, "stream": None, **options})
 
 
-dim_field: Any = dx.field()
-
-REFUSED = [
-    (r"`when=dim > 1` can leave the field None, which its annotation does not allow", {"when": dim_field > 1}),
-    (r"a declared Variable draws from the stream 'params', and the class takes no rngs", {"stream": "params"}),
-]
-
-
-@pytest.mark.parametrize(("match", "options"), REFUSED)
-def test_declarations_that_cannot_be_carried_out(match, options):
-    annotations = {"dim": int, "name": str, "flag": bool, "size": dx.InitVar[int], "w": dx.Param}
+def test_a_stream_in_a_class_without_rngs():
+    match = "a declared Variable draws from the stream 'params', and the class takes no rngs"
     with pytest.raises(errors.FieldError, match=match) as info:
-        declare(annotations, dim=dim_field, w=variable(**options))
+        declare({"w": dx.Param}, w=variable(stream="params"))
     assert info.value.where == "Model.w"
 
 

@@ -83,7 +83,6 @@ ERRORS = {
     # declared members
     "a method that takes rngs in a class without them": lambda: declare({}, w=dx.submodule(w)),
     "an entry that is no size": lambda: member(shape=(1.5,))(1, "a", True),
-    "when without an Optional": lambda: member(when=dim_field),
     "no Variable": lambda: member(jax.Array),
     "a stream without rngs": lambda: member(stream="params"),
     "a size that is none": lambda: member(shape=(dim_field,))(-1, "a", True),

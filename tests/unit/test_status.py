@@ -198,13 +198,6 @@ def test_what_an_annotation_says(expected, annotation):
     assert status_of(annotation) is (Status(expected) if expected else None)
 
 
-def test_optional_is_seen():
-    for annotation in (Optional[int], dx.Param | None, "dx.Param | None", None, Union[list[dx.Param], None]):
-        assert decide(annotation, AnnotationScope(Holder)).is_optional
-    for annotation in (int, dx.Param, "list[int]"):
-        assert not decide(annotation, AnnotationScope(Holder)).is_optional
-
-
 # --- fields of a dataclass --------------------------------------------------------
 
 

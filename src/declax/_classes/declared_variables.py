@@ -128,13 +128,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
             fix=f"{RNGS_LINES}        # or variable(..., stream=None), which draws no key",
         )
     scope = AnnotationScope(cls)
-    decision = decide(annotation, scope)
-    if recipe.when is not None and not decision.is_optional and scope.is_complete:
-        raise FieldError(
-            where,
-            f"`when={recipe.when!r}` can leave the field None, which its annotation does not allow",
-            fix=f"{name}: {annotation_text(annotation)} | None = ...",
-        )
+    decide(annotation, scope)  # looks up all names in it
     if scope.is_complete:
         _kind_of(where, annotation, scope)
 

@@ -203,13 +203,11 @@ class Decision(NamedTuple):
     Attributes:
       status: the status, or None if only the value decides.
       is_container: whether an undecided annotation is of a container, so that a value is looked into.
-      is_optional: whether None is allowed.
       is_number: whether its static values are numbers, which JAX takes as leaves.
     """
 
     status: Status | None
     is_container: bool = False
-    is_optional: bool = False
     is_number: bool = False
 
 
@@ -228,7 +226,7 @@ def decide(annotation: Any, scope: AnnotationScope) -> Decision:
     if isinstance(annotation, Unresolved) or annotation in (Any, object):
         return _UNDECIDED
     if annotation is None:
-        return Decision(Status.STATIC, is_optional=True)
+        return _STATIC
     if isinstance(annotation, TypeVar):
         return decide(annotation.__bound__, scope) if annotation.__bound__ else _UNDECIDED
     if isinstance(annotation, typing.NewType):
@@ -273,8 +271,6 @@ def _decide_class(cls: Any, scope: AnnotationScope) -> Decision:
         return decide(array_type, scope)
     if cls in _CONTAINERS or issubclass(cls, _MUTABLE) or _is_pytree_annotation(cls):
         return Decision(None, is_container=True)
-    if cls is type(None):
-        return Decision(Status.STATIC, is_optional=True)
     if issubclass(cls, _NUMBERS) and not issubclass(cls, enum.Enum):
         return _NUMBER
     if issubclass(cls, _STATIC_TYPES) or cls is _CALLABLE:
@@ -290,8 +286,7 @@ def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scop
     if origin is typing.Annotated:
         for mark in typing.get_args(annotation)[1:]:
             if isinstance(mark, Status):
-                inner = decide(args[0], scope)
-                return Decision(mark, is_optional=inner.is_optional)
+                return Decision(mark)
         return decide(args[0], scope)
     if origin in (typing.Union, types.UnionType):
         return _decide_union(args, scope)
@@ -311,14 +306,12 @@ def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scop
 
 
 def _decide_union(args: tuple[Any, ...], scope: AnnotationScope) -> Decision:
-    decisions = [decide(arg, scope) for arg in args]
-    is_optional = any(d.is_optional for d in decisions)
-    rest = [d for arg, d in zip(args, decisions, strict=True) if arg is not type(None)]
+    rest = [decide(arg, scope) for arg in args if arg is not type(None)]
     joined = _join(rest)
     if joined.status is Status.DATA and not all(d.status is Status.DATA or d.is_number or d is _OPEN for d in rest):
         # `Linear | Callable`: a function cannot be a leaf of JAX, so the value decides
-        joined = Decision(None, is_container=True)
-    return joined._replace(is_optional=is_optional)
+        return Decision(None, is_container=True)
+    return joined
 
 
 def _join(decisions: list[Decision]) -> Decision:
