@@ -434,10 +434,7 @@ def thaw(value: Any) -> Any:
         return value
     if isinstance(value, Compared):
         return value.extra
-    parts: list[Any] = []
-    for part in value.parts:  # one frame a level
-        parts.append(thaw(part) if isinstance(part, Frozen) else part)
-    made = _thawed(value, parts)
+    made = _thawed(value, list(map(thaw, value.parts)))  # one frame a level
     if value.attributes is OWN:
         made.__dict__ = made
     elif value.attributes is not None:

@@ -395,8 +395,9 @@ def static(**options: Unpack[FieldOptions]) -> Any: ...
 def static(value: Any = MISSING, /, **options: Any) -> Any:
     """Declares a field as static, or tags a value as static.
 
-    A static value is part of the tree's definition: two models with different static values have different treedefs, and
-    a jitted function is traced for each. The value must be hashable, or a list, dict or set, which enters as a snapshot.
+    A static value is part of the tree's definition: two models with different static values have different treedefs,
+    and a jitted function is traced for each. The value must be hashable, or a list, dict or set, which enters as a
+    snapshot.
 
     Args:
       value: a value to tag, in an assignment to an attribute.
@@ -499,8 +500,8 @@ def submodule(build: Callable[[Any], M], /) -> M: ...
 def submodule(build: Any, /) -> Any:
     """Declares a part that a method makes, for parts that need statements.
 
-    The method is called in its place in the class body: `self` has what is declared above it. It takes ``(self, rngs)``,
-    with the `rngs` of the constructor, or ``(self)`` if it draws no keys.
+    The method is called in its place in the class body: `self` has what is declared above it. It takes
+    ``(self, rngs)``, with the `rngs` of the constructor, or ``(self)`` if it draws no keys.
 
     Args:
       build: the method. To a type checker, the attribute is its result.

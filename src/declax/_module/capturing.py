@@ -73,8 +73,8 @@ def capture(
 def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
     """A function that returns, with its result, a State for each kind of the Variables that modules sow while it runs.
 
-    Without kinds, it returns the result only. Values that `Module.sow` and `Module.perturb` store during the call are removed after it; values that they stored
-    before are neither read nor changed.
+    Without kinds, it returns the result only. Values that `Module.sow` and `Module.perturb` store during the call are
+    removed after it; values that they stored before are neither read nor changed.
 
     Args:
       fn: a module, a method of one, or a function whose first argument is a module or a container of modules. If it
