@@ -460,7 +460,6 @@ def with_metadata(
         ``get_value_hooks``, ``create_value_hooks``, ``add_axis_hooks`` and ``remove_axis_hooks`` add to the hooks.
 
     Raises:
-      MetadataError: the initializer or a hook is not a function.
       StatusError: the value of a name has no hash.
 
     >>> import declax as dx
@@ -468,13 +467,6 @@ def with_metadata(
     >>> dx.Param(zeros(jax.random.key(0), (2, 3))).out_sharding
     ('in', 'out')
     """
-    if not callable(initializer):
-        raise errors.MetadataError(
-            "with_metadata",
-            "an initializer must be a function",
-            expected="a function such as jax.nn.initializers.zeros",
-            got=errors.describe(initializer),
-        )
     given = {
         "set_value": on_set_value,
         "get_value": on_get_value,
@@ -499,7 +491,7 @@ def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadat
       **metadata: what else the Variable shall carry.
 
     Raises:
-      MetadataError, StatusError: as `with_metadata`.
+      StatusError: as `with_metadata`.
 
     >>> import declax as dx
     >>> init = dx.with_partitioning(dx.initializers.lecun_normal(), (None, "model"))

@@ -50,8 +50,6 @@ def flatten_mapping(
     >>> dx.traversals.flatten_mapping({"a": 1, "b": {"c": 2, "d": {}}}, keep_empty_nodes=True, sep="/")
     {'a': 1, 'b/c': 2, 'b/d': empty_node}
     """
-    if sep is not None:
-        _check_separator(sep, "flatten_mapping")
     flat: dict[Any, Any] = {}
     for path, value, is_empty in walk_mapping(xs, is_leaf, "flatten_mapping"):
         if is_empty and not (keep_empty_nodes and path):
@@ -91,14 +89,7 @@ def unflatten_mapping(
     >>> dx.traversals.unflatten_mapping({"a": 1, "b/c": 2}, sep="/")
     {'a': 1, 'b': {'c': 2}}
     """
-    if sep is not None:
-        _check_separator(sep, "unflatten_mapping")
-    try:
-        pairs = [(key, value) for key, value in (xs.items() if isinstance(xs, Mapping) else xs)]
-    except (TypeError, ValueError):
-        problem = "the argument is neither a mapping from paths nor pairs of path and value"
-        fix = 'unflatten_mapping({("a", "b"): value})'
-        raise GraphError("unflatten_mapping", problem, got=describe(xs), fix=fix) from None
+    pairs = xs.items() if isinstance(xs, Mapping) else xs
     return nest((_path_of(key, sep), value) for key, value in pairs)
 
 
@@ -179,12 +170,6 @@ def _path_of(key: Any, sep: str | None) -> Path:
         got=describe(key),
         fix='unflatten_mapping(xs, sep="/")   # for paths that are strings' if sep is None else "unflatten_mapping(xs)",
     )
-
-
-def _check_separator(sep: object, where: str) -> None:
-    if not isinstance(sep, str) or not sep:
-        problem = "a separator is a string that is not empty"
-        raise GraphError(where, problem, got=describe(sep), fix='sep="/"')
 
 
 def _joined(path: Path, sep: str) -> str:

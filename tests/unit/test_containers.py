@@ -405,11 +405,6 @@ def test_rngs_go_to_the_layers_that_take_them():
     assert dx.Sequential(min)([3, 1], rngs=rngs) == 1
 
 
-def test_a_layer_that_cannot_be_called():
-    with pytest.raises(errors.StatusError, match=r"Sequential.layers\[1\]: a layer is not callable"):
-        dx.Sequential(abs, 3)
-
-
 def test_updating_a_dict_is_all_or_nothing():
     held = dx.Dict(a=1)
     with pytest.raises(errors.StatusError, match="inside of a container"):

@@ -71,7 +71,6 @@ def captured():
 
 ERRORS = {
     # fields
-    "an option that does not exist": lambda: dx.data(defualt=3),
     # classes
     "slots": lambda: declare({"a": int}, options={"slots": True}),
     "no Pytree": sub_of_int,
@@ -115,7 +114,6 @@ ERRORS = {
     "a key that hides a method": lambda: dx.Dict(items=1),
     "a missing key": lambda: dx.Dict(left=1)["lefft"],
     "a missing entry": lambda: dx.Dict(left=1).lefft,
-    "a layer that cannot be called": lambda: dx.Sequential(abs, 3),
     # modules
     "a name that is taken": lambda: opened().sow(dx.Intermediate, "name", 1),
     "attributes that no module has": lambda: opened().set_attributes(rate=1),

@@ -708,11 +708,6 @@ def test_a_part_in_a_static_field():
     assert "and its annotation or specifier makes it static" in str(refused("up: int = dx.Linear(dim, dim, rngs=rngs)"))
 
 
-def test_defer_of_no_function():
-    with pytest.raises(errors.FieldError, match="the argument cannot be called"):
-        dx.defer(3)
-
-
 def test_a_repeated_object():
     assert "all elements would be one object" in str(refused("parts = dx.repeat(dim, 3)"))
 

@@ -178,7 +178,3 @@ class TestWithMetadata:
     def test_the_outer_of_two_has_the_last_word(self):
         made = with_metadata(with_metadata(self.zeros, tag="x", mesh=None), tag="y")(None, (1,))
         assert dict(made.metadata) == {"tag": "y", "mesh": None}
-
-    def test_an_initializer_must_be_a_function(self):
-        with pytest.raises(errors.MetadataError, match="an initializer must be a function"):
-            with_metadata(jnp.ones(2))  # type: ignore[type-var]  # what is being refused

@@ -25,9 +25,6 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     Args:
       function: the function or class.
 
-    Raises:
-      FieldError: if the argument cannot be called.
-
     >>> import declax as dx
     >>> @dx.dataclass
     ... class Table(dx.Module):
@@ -36,8 +33,6 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     >>> Table(3).names
     ['a', 'b']
     """
-    if not callable(function):
-        raise FieldError("defer", "the argument cannot be called", got=describe(function), fix="dx.defer(f)(dim)")
     refuse_partial(function, "defer")
 
     def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -30,7 +30,7 @@ from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
 from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
-from declax.errors import DeclaxError, FieldError, describe, suggest
+from declax.errors import DeclaxError, FieldError, describe
 
 if TYPE_CHECKING:
     import jax
@@ -221,15 +221,7 @@ def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None =
 
 
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
-    for name in options:
-        if name not in _OPTIONS:
-            hint = suggest(name, _OPTIONS)
-            raise FieldError(
-                "field",
-                f"there is no option {name!r} of a field" + (f"; {hint}" if hint else ""),
-                expected=", ".join(_OPTIONS),
-            )
-    notes = Notes(**{k: options.pop(k) for k in tuple(options) if k in Notes._fields})
+    notes = Notes(**{name: options.pop(name) for name in _NOTES & options.keys()})
     if notes.choices is not None:
         notes = notes._replace(choices=tuple(notes.choices))
     if options.get("init") is False and any(note is not None for note in (notes.ge, notes.le, notes.check)):
@@ -291,7 +283,8 @@ class VariableOptions(TypedDict, total=False):
     renamed_from: str | None
 
 
-_OPTIONS = ("default", "default_factory", *DataOptions.__annotations__)
+_NOTES = DataOptions.__annotations__.keys() & Notes._fields
+"""The options of fields that are notes; others are those of the standard, which refuses unknown names."""
 
 Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
 Text: TypeAlias = str | bytes
@@ -321,9 +314,6 @@ def field(**options: Any) -> Any:
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
       sharding, help, choices, ge, le, check, renamed_from: as in `data`.
-
-    Raises:
-      FieldError: for an unknown option.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -370,9 +360,6 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
         problem or False. Constructors and configurations call it, except for None.
       renamed_from: the field's former name.
 
-    Raises:
-      FieldError: for an unknown option.
-
     >>> import declax as dx
     >>> dx.data(3)
     data(3)
@@ -405,9 +392,6 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
       help, choices, ge, le, check, renamed_from: as in `data`.
-
-    Raises:
-      FieldError: for an unknown option.
 
     >>> import declax as dx
     >>> dx.static("relu")

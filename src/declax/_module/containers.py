@@ -21,7 +21,7 @@ from declax._tree import epoch
 from declax._tree.attributes import admit, class_attribute, wrong_trace
 from declax._tree.layout import Layout, Name
 from declax._typing import BOUND_KEY, CAPTURES_KEY, INTERNAL_KEYS, TRACE_KEY
-from declax.errors import FieldError, MissingAttributeError, MissingKeyError, StatusError, describe, suggest, type_name
+from declax.errors import FieldError, MissingAttributeError, MissingKeyError, describe, suggest, type_name
 
 T = TypeVar("T", default=Any)
 P = ParamSpec("P", default=...)
@@ -309,9 +309,6 @@ class Sequential(Module, Generic[P, R]):
     Args:
       *layers: modules and functions, or one list of them.
 
-    Raises:
-      StatusError: a layer is not callable.
-
     >>> import declax as dx
     >>> double = dx.Sequential(lambda x: x + 1, lambda x: 2 * x)
     >>> double(3), len(double)
@@ -331,9 +328,6 @@ class Sequential(Module, Generic[P, R]):
     def __init__(self, *layers: Any) -> None:  # type: ignore[misc]  # mypy rejects any `*layers` for `*tuple[...]`
         if len(layers) == 1 and isinstance(layers[0], (list, tuple, List)):
             layers = tuple(layers[0])
-        for index, layer in enumerate(layers):
-            if not callable(layer):
-                raise StatusError(f"Sequential.layers[{index}]", "a layer is not callable", got=describe(layer))
         self.layers: List[Any] = List(layers)
 
     @overload
