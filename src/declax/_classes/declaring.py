@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, get_origin
 from declax._classes.declared_variables import RNGS
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import Part, Reads, makes_data, recipe_of
-from declax._classes.shared_objects import call_of_shared, fix_of_shared, objects_shared_in
+from declax._classes.shared_objects import FIX_OF_SHARED, is_shared
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
@@ -87,15 +87,14 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 fix=f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))\n"
                 f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
             )
-        shared = [] if name.startswith("__") or name in annotations else objects_shared_in(value)
-        if shared:
+        if not name.startswith("__") and name not in annotations and is_shared(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
                 "all instances would share this object",
                 got=describe(value),
                 why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
                 "takes globals of the same names",
-                fix=fix_of_shared(name, value, shared[0]),
+                fix=FIX_OF_SHARED,
             )
 
 
@@ -104,14 +103,13 @@ def _check_constants(cls: type, name: str, expression: Expression) -> None:
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
     for value in constants_of(Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
         refuse_partial(value, f"{type_name(cls)}.{name}")
-        shared = [] if recipe is not None else objects_shared_in(value)
-        if shared:
+        if recipe is None and is_shared(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
                 "all instances would share an object in this part",
                 got=describe(value),
                 why="only a call with a field among its arguments is made anew by each instance",
-                fix=call_of_shared(shared[0]),
+                fix=FIX_OF_SHARED,
             )
 
 

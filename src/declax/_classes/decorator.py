@@ -15,7 +15,7 @@ from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.declaring import declare
 from declax._classes.parts import is_init_var, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax._classes.shared_objects import fix_of_shared, objects_shared_in
+from declax._classes.shared_objects import FIX_OF_SHARED, is_shared
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
@@ -224,7 +224,7 @@ def _check_defaults(cls: type) -> None:
             )
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
-        shared = objects_shared_in(default)
+        shared = is_shared(default)
         is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
         if shared or is_data_default or default.__class__.__hash__ is None:
             text = text_of(default)
@@ -233,7 +233,7 @@ def _check_defaults(cls: type) -> None:
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
-                fix=fix_of_shared(f"{name}: {annotation_text(annotation)}", default, shared[0])
+                fix=FIX_OF_SHARED
                 if shared
                 else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
             )
