@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jax.nn import initializers as _jax_initializers
 
 from declax import errors
+from declax._fields.snapshots import freeze_array, thaw
 from declax._typing import MISSING, ArrayLike, Dtype, Immutable
 from declax._typing import Initializer as Initializer
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
@@ -64,7 +65,7 @@ class NamedInitializer(Immutable):
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that make this initializer, by name."""
-        return MappingProxyType({k: v.array if isinstance(v, _ArraySetting) else v for k, v in self.settings or ()})
+        return MappingProxyType({name: thaw(setting) for name, setting in self.settings or ()})
 
     @property
     def needs_key(self) -> bool:
@@ -150,33 +151,10 @@ def _make_placed(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype
     return made
 
 
-class _ArraySetting:
-    """An array among the settings: a snapshot that compares by content."""
-
-    __slots__ = ("_key", "array")
-
-    def __init__(self, array: Any) -> None:
-        self.array = np.array(array)
-        self.array.setflags(write=False)
-        self._key = (self.array.shape, self.array.dtype, self.array.tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, _ArraySetting) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __repr__(self) -> str:
-        return " ".join(repr(self.array).split())
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _ArraySetting, (self.array,)
-
-
 def _show(setting: object) -> str:
     if isinstance(setting, np.dtype):
         return repr(setting.name)
-    return setting.__name__ if isinstance(setting, type) else repr(setting)
+    return setting.__name__ if isinstance(setting, type) else " ".join(repr(setting).split())
 
 
 def _number(value: object) -> Hashable:
@@ -187,7 +165,7 @@ def _number(value: object) -> Hashable:
         return MISSING
     if not jnp.issubdtype(value.dtype, np.number):
         return MISSING
-    number: Hashable = value.item() if value.ndim == 0 else _ArraySetting(value)
+    number: Hashable = value.item() if value.ndim == 0 else freeze_array(np.asarray(value))
     return number
 
 

@@ -43,9 +43,6 @@ _is_told_by_class: Final = _ByClass({cls: cls is not float for cls in _PLAIN})
 _OPENED = 10_000
 """How many dataclasses one value may hold before their fields count no more; only a cycle holds so many."""
 
-_SETS = 20
-"""How many frozensets may lie in one another before their elements count no more."""
-
 
 @functools.cache
 def _compared_fields(cls: Any) -> tuple[str, ...]:
@@ -61,11 +58,11 @@ def exact_types(value: Any) -> Hashable:
     cls: type = value.__class__
     if cls is tuple:
         types = tuple(map(type, value))
-        return types if all(map(_is_told_by_class.__getitem__, types)) else _types_within(value, _SETS)
-    return cls if _is_told_by_class[cls] else _types_within(value, _SETS)
+        return types if all(map(_is_told_by_class.__getitem__, types)) else _types_within(value)
+    return cls if _is_told_by_class[cls] else _types_within(value)
 
 
-def _types_within(value: Any, sets_left: int) -> Hashable:
+def _types_within(value: Any) -> Hashable:
     """The types of a value and of all that it holds, in an order that equal values share."""
     found: list[Hashable] = []
     stack, opened = [value], 0
@@ -80,8 +77,7 @@ def _types_within(value: Any, sets_left: int) -> Hashable:
         elif issubclass(cls, tuple):
             stack.extend(item)
         elif issubclass(cls, frozenset):
-            if sets_left:
-                found.append(frozenset((one, _types_within(one, sets_left - 1)) for one in item))
+            found.append(frozenset((one, _types_within(one)) for one in item))
         elif opened < _OPENED:
             opened += 1
             stack.extend(map(getattr, repeat(item), _compared_fields(cls), repeat(None)))
@@ -130,7 +126,7 @@ class Frozen(Shared):
         return _table.find_or_make(key, make)  # type: ignore[return-value]  # its class is in the key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return freeze, (thaw(self),)
+        return freeze_array if self.cls is np.ndarray else freeze, (thaw(self),)
 
     def __repr__(self) -> str:
         return repr(thaw(self))
@@ -347,7 +343,7 @@ def freeze(value: Any, where: str = "static value") -> Hashable:
         return _EMPTY[cls]  # most metadata is empty
     if cls is functools.partial:
         return FrozenPartial.of(value)
-    return value if is_fixed(value) else _freeze(value, where, [])  # type: ignore[no-any-return]  # it has a hash
+    return value if is_fixed(value) else _freeze(value, where, [])
 
 
 OWN: Final = "own"
@@ -386,6 +382,11 @@ def _freeze(value: Any, where: str, around: Around) -> Frozen:
     return Frozen(type(value), frozen, names, extra, attributes)
 
 
+def freeze_array(array: Any) -> Frozen:
+    """The snapshot of an array of numpy by its bytes."""
+    return Frozen(np.ndarray, (array.tobytes(),), extra=(array.dtype, array.shape))
+
+
 def _check(item: Any, where: str, around: Around) -> None:
     """Raises if a value, in those around it, cannot be frozen."""
     if any(outer is item for outer, _ in around):
@@ -414,8 +415,9 @@ def _is_constant(array: Any) -> bool:
     return type(array) is np.ndarray and not array.dtype.hasobject
 
 
-def _is_record(outer: object) -> bool:
-    return _record_of(type(outer)) is not None and not isinstance(outer, Mapping)
+def _is_record(outer: Any) -> bool:
+    cls: type = type(outer)
+    return _record_of(cls) is not None and not isinstance(outer, Mapping)
 
 
 def _place(where: str, around: Around) -> str:
