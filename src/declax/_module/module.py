@@ -265,14 +265,11 @@ Module._pytree__reserved -= {"split", "get_state", "update", "train", "eval"}
 
 
 def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
-    """All modules of a graph, each once, children first.
+    """The paths and modules of a graph, each module once, children first.
 
     Args:
       node: a model, or a container of models.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Yields:
-      Paths and modules.
 
     >>> import declax as dx
     >>> [path for path, _ in dx.iter_modules([dx.Module()])]
@@ -284,14 +281,11 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
 
 
 def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Module]]:
-    """The modules directly inside of a node, by key.
+    """The modules directly inside of a node, each with its key.
 
     Args:
       node: a node, or a container of nodes.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    Yields:
-      Keys and modules.
 
     >>> import declax as dx
     >>> list(dx.iter_module_children(dx.Module()))

@@ -28,12 +28,7 @@ def register_variable_name(name: str, typ: K, *, overwrite: bool = False) -> K: 
 @overload
 def register_variable_name(name: str, *, overwrite: bool = False) -> Callable[[K], K]: ...
 def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = False) -> Any:
-    """Gives a kind of Variable a name; also a decorator of its class.
-
-    Args:
-      name: the name of the collection.
-      typ: the kind; without it a decorator is returned.
-      overwrite: take the name from the kind that has it.
+    """Gives a kind of Variable a name, or makes a decorator that does; `overwrite` takes it from another kind.
 
     Raises:
       RegistryError: another kind has the name, or ``typ`` is not a kind of Variable.
@@ -67,12 +62,7 @@ def register_variable_name(name: str, typ: Any = MISSING, *, overwrite: bool = F
 def variable_type_from_name(
     name: str, *, base: type[Variable[Any]] = Variable, allow_register: bool = False
 ) -> type[Variable[Any]]:
-    """The kind of a name.
-
-    Args:
-      name: the name of the collection.
-      base: the base class of a new kind.
-      allow_register: make and register a new kind where the name has none.
+    """The kind of a name; with `allow_register`, a name that has none gets a new one, which derives from `base`.
 
     Raises:
       RegistryError: no kind has the name.
@@ -96,11 +86,7 @@ def variable_type_from_name(
 
 
 def variable_name_from_type(typ: type[Variable[Any]], *, allow_register: bool = False) -> str:
-    """The name of a kind; the inverse of `variable_type_from_name`.
-
-    Args:
-      typ: the kind.
-      allow_register: register a kind without a name under that of its class.
+    """The name of a kind; with `allow_register`, a kind that has none is registered under that of its class.
 
     Raises:
       RegistryError: the kind has no name, or the name of its class is taken.
