@@ -367,6 +367,9 @@ def _freeze(value: Any, where: str, around: Around) -> Frozen:
     names, parts, extra = opened
     frozen: list[Any] = []
     for key, part in zip(range(len(parts)) if names is None else names, parts, strict=True):
+        if type(part) in _PLAIN:
+            frozen.append(part)
+            continue
         around.append((value, key))
         frozen.append(freeze(part) if is_fixed(part) else _freeze(part, where, around))
         around.pop()
