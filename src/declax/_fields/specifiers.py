@@ -388,10 +388,8 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     Args:
       value: a value to tag, in an assignment to an attribute.
-      default: the field's default.
-      default_factory: makes the field's default at each construction.
+      default, default_factory, help, choices, ge, le, check, renamed_from: as in `data`.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      help, choices, ge, le, check, renamed_from: as in `data`.
 
     >>> import declax as dx
     >>> dx.static("relu")
