@@ -151,7 +151,51 @@ def test_a_cache_gives_what_a_mask_gives(normal: Any) -> None:
 
     with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*after 6 positions"):
         layer(x[:, :1])
-    assert jnp.isnan(dx.jit(lambda layer, x: layer(x))(layer, x[:, :1])).all()
+
+
+def apply(layer: Any, x: jax.Array) -> Any:
+    return layer(x)
+
+
+def scanned(layer: Any, x: jax.Array) -> Any:
+    steps = dx.scan(lambda layer, x: (layer, layer(x)), in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0))
+    return steps(layer, x[None])[1]
+
+
+def mapped(layer: Any, x: jax.Array) -> Any:
+    graphdef, state = dx.split(layer)
+    stacked = dx.merge(graphdef, jax.tree.map(lambda leaf: leaf[None], state))
+    y = dx.vmap(apply)(stacked, x[None])
+    dx.update(layer, jax.tree.map(lambda leaf: leaf[0], dx.state(stacked)))
+    return y
+
+
+@pytest.mark.parametrize("call", [dx.jit(apply), dx.jit(scanned), mapped], ids=["jit", "scan", "vmap"])
+def test_traced_calls_beyond_the_end_of_a_cache_give_nan_and_keep_it(call: Any, normal: Any) -> None:
+    x = normal(2, 6, 16)
+    layer = make(decode=True)
+    layer.init_cache(x.shape)
+    layer(x[:, :5])
+    kept = [np.array(layer.cached_key[...]), np.array(layer.cached_value[...])]
+    for steps, index in ((3, 8), (1, 9), (2, 11)):  # the first begins before the end
+        assert jnp.isnan(call(layer, x[:, :steps])).all()
+        assert int(layer.cache_index[...]) == index
+        np.testing.assert_array_equal(kept, [layer.cached_key[...], layer.cached_value[...]])
+    text = r"MultiHeadAttention.cached_key: the cache does not hold these positions(?s:.)*6 positions(?s:.)*after 11"
+    with pytest.raises(LayerError, match=text):
+        layer(x[:, :1])
+
+
+def test_jax_debug_nans_raises_the_error_at_the_end_of_a_cache(normal: Any) -> None:
+    x = normal(2, 6, 16)
+    layer = make(decode=True)
+    layer.init_cache(x.shape)
+    step = dx.jit(apply)
+    with jax.debug_nans(True):
+        step(layer, x)
+        with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*after 6 positions"):
+            step(layer, x[:, :1])
+    assert int(layer.cache_index[...]) == 6
 
 
 def test_a_cache_of_another_dtype_and_by_a_view(normal: Any) -> None:

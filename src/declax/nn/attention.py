@@ -136,8 +136,10 @@ class MultiHeadAttention(_Heads):
     Ainslie et al., "GQA", https://arxiv.org/abs/2305.13245.
 
     With `decode`, keys and values go to a cache, whose length `init_cache` sets, and each query looks at all keys
-    there up to its own. A call may bring one position or several. Beyond the end of the cache, a call raises, or gives
-    NaN where it is traced, since a trace does not know the position.
+    there up to its own. A call may bring one position or several. Beyond the end of the cache, a call raises. A trace
+    does not know the position: a traced call whose positions do not fit returns NaN and leaves the cached keys and
+    values as they were, and so do all later ones. `cache_index` counts on, so that ``layer.cache_index > length``
+    says afterwards whether this has happened; ``jax.debug_nans(True)`` raises at the call.
 
     Args:
       num_heads: number of heads of the queries.
@@ -307,13 +309,14 @@ class MultiHeadAttention(_Heads):
             query, key = self.query_ln(query), self.key_ln(key)
         options: dict[str, Any] = {"is_causal": is_causal}
         decodes = decide(self, "decode", decode, "attention(x, decode=False)")
+        is_beyond: jax.Array | bool = False
         if self.rope is not None:
             query, key = self._rotated(self.rope, query, key, decodes)
         if decodes:
             options["is_causal"] = False  # the mask of the cache is, and counts positions from its start
             if self.cache_index is not None and _takes_offset(self.attention_fn):
                 options["query_offset"] = self.cache_index.value
-            key, value, visible = self._cached(key, value)
+            key, value, visible, is_beyond = self._cached(key, value)
             mask = combine_masks(mask, visible)
         fix = "attention(x, deterministic=False)"
         drops = self.dropout_rate > 0 and not decide(self, "deterministic", deterministic, fix)
@@ -331,7 +334,8 @@ class MultiHeadAttention(_Heads):
             module=self if sow_weights else None,
             **options,
         )
-        return self.out(x, out_sharding=out_sharding)
+        output = self.out(x, out_sharding=out_sharding)
+        return output if is_beyond is False else jnp.where(is_beyond, jnp.nan, output)
 
     def init_cache(self, input_shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> None:
         """Makes an empty cache.
@@ -396,8 +400,12 @@ class MultiHeadAttention(_Heads):
             raise no_random_numbers(self, why, "attention(x, rngs=rngs), or model.eval()")
         return stream()
 
-    def _cached(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Puts keys and values behind those of the cache; also returns which keys each query may look at."""
+    def _cached(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | bool]:
+        """Puts keys and values behind those of the cache.
+
+        Returns:
+          All keys and values, which keys each query may look at, and whether the positions are beyond the end.
+        """
         if self.cached_key is None or self.cached_value is None or self.cache_index is None:
             raise errors.LayerError(
                 field_of(self, "decode"),
@@ -420,14 +428,19 @@ class MultiHeadAttention(_Heads):
             )
         zero = jnp.zeros((), start.dtype)
         at = (*(zero for _ in batch), start, zero, zero)
-        keys = lax.dynamic_update_slice(self.cached_key.value, key.astype(self.cached_key.dtype), at)
-        values = lax.dynamic_update_slice(self.cached_value.value, value.astype(self.cached_value.dtype), at)
-        self.cached_key.value, self.cached_value.value = keys, values
+
+        def write(cache: Cache[jax.Array], new: jax.Array) -> jax.Array:
+            new = new.astype(cache.dtype)
+            if not is_known:  # JAX moves a slice beyond the end to the last positions
+                new = jnp.where(is_full, lax.dynamic_slice(cache.value, at, new.shape), new)
+            cache.value = lax.dynamic_update_slice(cache.value, new, at)
+            return cache.value
+
+        keys, values = write(self.cached_key, key), write(self.cached_value, value)
         self.cache_index.value = start + steps
         visible = jnp.arange(length) <= start + jnp.arange(steps)[:, None]
-        if not is_known:
-            values = jnp.where(is_full, jnp.nan, values)
-        return keys, values, jnp.broadcast_to(visible, (*batch, 1, steps, length))
+        visible = jnp.broadcast_to(visible, (*batch, 1, steps, length))
+        return keys, values, visible, False if is_known else is_full
 
 
 if not TYPE_CHECKING:
