@@ -182,7 +182,8 @@ WAYS = {
     "a stack": (lambda net, x: net.stack(x), "stack.layers.layer"),
     "scan of a stack": (lambda net, x: net.stack.scan(lambda part, x: (part(x), None), x), "stack.layers.layer"),
     "an RNN": (lambda net, x: net.rnn(x), "rnn.cell.dense_i"),
-    "eval_shape": (lambda net, x: dx.eval_shape(call, net.parts[1], x), "Inner.layer"),
+    "eval_shape": (lambda net, x: dx.eval_shape(call, net.parts[1], x), "parts[1].layer"),
+    "make_jaxpr": (lambda net, x: dx.make_jaxpr(call)(net.parts[1], x), "parts[1].layer"),
 }
 
 

@@ -14,7 +14,7 @@ from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
-from declax.transforms._engine.structure import Mode
+from declax.transforms._engine.structure import Mode, explain
 from declax.transforms._engine.tracing import checked_function
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @with_short_tracebacks
@@ -61,7 +62,7 @@ def eval_shape(
     call = Call(args, kwargs, mode, closure.find())
     shapes = Shapes()
     leaves = shapes.of(call.leaves)
-    outcome = _trace(lifted(closure, call.structure, mode), *leaves)
+    outcome = _explained(call, lambda: _trace(lifted(closure, call.structure, mode), *leaves))
     result: R = Rebuilt(call.structure, leaves).apply(outcome)  # on copies of the arguments
     return result if context_mesh() is None else as_abstract(result)
 
@@ -123,19 +124,30 @@ def make_jaxpr(
         closure = Closure(f)
         static = Selection(f, "static", static_argnums, None)
 
+        @with_short_tracebacks
         def traced(*args: Any, **kwargs: Any) -> Any:
             args, kwargs, statics = static.take(args, kwargs)
             call = Call(args, kwargs, mode, closure.find(), statics).check_arrays()
             body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
             make: Any = jax.make_jaxpr(body, **options)
+            made = _explained(call, lambda: make(*call.leaves))
             if not return_shape:
-                return make(*call.leaves)
-            jaxpr, outcome = make(*call.leaves)
+                return made
+            jaxpr, outcome = made
             return jaxpr, Rebuilt(call.structure, call.leaves).apply(outcome)
 
         return look_like(traced, f)
 
     return trace if f is MISSING else trace(f)
+
+
+def _explained(call: Call, trace: Callable[[], T]) -> T:
+    """What a trace of a call returns; its errors carry the path of the caller's objects."""
+    try:
+        return trace()
+    except Exception as error:
+        explain(call, error)
+        raise
 
 
 def _trace(function: Callable[..., Outcome], *args: Any) -> Outcome:
