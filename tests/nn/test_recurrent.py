@@ -264,6 +264,12 @@ def test_what_is_missing_is_named(normal: Any) -> None:
         dx.RNN(make("GRUCell"))(jnp.ones(3))
     with pytest.raises(dx.errors.LayerError, match=r"RNN.seq_lengths: these are not the lengths(?s:.)*shape \(3,\)"):
         dx.RNN(make("GRUCell"))(x, seq_lengths=jnp.array([1, 2]))
+    text = r"RNN.seq_lengths: a sequence cannot have this length(?s:.)*lengths from 0 to 5(?s:.)*got:      {}"
+    for lengths, given in (([1, 6, 7], "6, 7\n  fix:      jnp.minimum"), ([-1, 2, 6], "-1, 6")):
+        with pytest.raises(dx.errors.LayerError, match=text.format(given)):
+            dx.RNN(make("GRUCell"))(x, seq_lengths=jnp.array(lengths))
+        with pytest.raises(dx.errors.LayerError, match=text.format(given)):
+            dx.nn.flip_sequences(x, jnp.array(lengths), num_batch_dims=1, time_major=False)
     with pytest.raises(dx.errors.LayerError, match=r"RNN.rngs: this is not a source of random keys"):
         dx.RNN(make("GRUCell"), rngs=0)  # type: ignore[arg-type]  # refused
     for member in ("initialize_carry", "__call__", "num_feature_axes"):
@@ -281,6 +287,14 @@ def test_a_sequence_without_steps_keeps_the_first_state():
     x = jax.random.normal(jax.random.key(0), (2, 5, 3))
     last, _ = rnn(x, seq_lengths=jnp.array([0, 5]), initial_carry=jnp.ones((2, 4)), return_carry=True)
     np.testing.assert_array_equal(last[0], jnp.ones(4))
+
+
+def test_traced_lengths_beyond_the_time_axis_count_as_all_steps(normal: Any) -> None:
+    rnn, x = dx.RNN(make("GRUCell"), return_carry=True, reverse=True, keep_order=True), sequences(normal)
+    run = dx.jit(lambda rnn, x, lengths: rnn(x, seq_lengths=lengths))
+    expected = rnn(x, seq_lengths=jnp.array([5, 5, 0]))
+    for one, other in zip(run(rnn, x, jnp.array([7, 5, -1])), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_gates_narrower_than_the_memory_run_under_strict_promotion():

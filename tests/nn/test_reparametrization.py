@@ -184,7 +184,6 @@ def spectral(nnx: Any, *, inner_dtype: Any = jnp.float32, **options: Any) -> Any
     [
         {},
         {"n_steps": 3},
-        {"n_steps": 0},
         {"update_stats": False},
         {"dtype": jnp.bfloat16},
         {"param_dtype": jnp.float16},
@@ -233,3 +232,8 @@ def test_evaluation_keeps_the_statistics() -> None:
 def test_weights_of_three_axes_may_be_refused() -> None:
     with pytest.raises(dx.errors.LayerError, match=r"layers\[0\]\.kernel is not a matrix"):
         spectral(dx, error_on_non_matrix=True)
+
+
+def test_a_spectral_norm_without_steps_is_refused() -> None:
+    with pytest.raises(dx.errors.LayerError, match=r"SpectralNorm\.n_steps: this value is out of bounds(?s:.)*least 1"):
+        spectral(dx, n_steps=0)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ca
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from declax import errors
@@ -72,7 +74,7 @@ def _last_carry(carries: T, first: T, lengths: jax.Array) -> T:
 
     def select(steps: jax.Array, first: jax.Array) -> jax.Array:
         batch = (*lengths.shape, *(1,) * (steps.ndim - 1 - lengths.ndim))
-        at = jnp.clip(lengths - 1, 0, steps.shape[0] - 1).reshape(1, *batch)
+        at = jnp.maximum(lengths - 1, 0).reshape(1, *batch)
         return jnp.where((lengths > 0).reshape(batch), jnp.take_along_axis(steps, at, axis=0)[0], first)
 
     selected: T = jax.tree.map(select, carries, first)
@@ -110,7 +112,8 @@ class RNN(Module, Generic[C]):
       rngs: gives keys for the first state. True makes a stream, False none; an `Rngs` or a stream is forked.
 
     Raises:
-      LayerError: for `rngs` of another type, an input without a time axis, and `seq_lengths` that do not fit the batch.
+      LayerError: for `rngs` of another type, an input without a time axis, and `seq_lengths` that do not fit the batch
+        or, unless they are traced, the time axis.
       TransformError: for a cell that changes the shape or dtype of its state.
 
     >>> import declax as dx
@@ -163,7 +166,8 @@ class RNN(Module, Generic[C]):
           inputs: array of shape ``(*batch, time, *features)``, or ``(time, *batch, *features)`` with `time_major`.
           initial_carry: the state before the first step; None lets the cell make one.
           seq_lengths: how many steps of each sequence count, of shape ``batch``. The last state is the one after these
-            steps, and `reverse` begins with the last of them. The outputs after them have no meaning.
+            steps, and `reverse` begins with the last of them. The outputs after them have no meaning. Traced lengths
+            beyond the time axis count as all steps.
           return_carry, time_major, reverse, keep_order: override the attributes of these names.
           rngs: gives keys for the first state, in place of the attribute.
 
@@ -177,7 +181,7 @@ class RNN(Module, Generic[C]):
 
         inputs = jnp.asarray(inputs)
         time_axis, batch = self._axes_of(inputs, time_major)
-        lengths = None if seq_lengths is None else _lengths_of(seq_lengths, batch)
+        lengths = None if seq_lengths is None else _lengths_of(seq_lengths, batch, inputs.shape[time_axis])
         flip = functools.partial(flip_sequences, seq_lengths=lengths, num_batch_dims=len(batch), time_major=time_major)
         if reverse:
             inputs = flip(inputs)
@@ -256,8 +260,8 @@ def _carry_stream(layer: Module, given: RngSource | bool | None) -> RngStream | 
     )
 
 
-def _lengths_of(given: jax.Array, batch: tuple[int, ...]) -> jax.Array:
-    """The lengths of sequences, of the shape of the batch."""
+def _lengths_of(given: jax.Array, batch: tuple[int, ...], steps: int) -> jax.Array:
+    """The lengths of sequences, of the shape of the batch; traced ones end at the number of steps."""
     lengths = jnp.asarray(given)
     is_fine = jnp.issubdtype(lengths.dtype, jnp.integer) and lengths.ndim <= len(batch)
     pairs = zip(reversed(lengths.shape), reversed(batch), strict=False)
@@ -268,6 +272,18 @@ def _lengths_of(given: jax.Array, batch: tuple[int, ...]) -> jax.Array:
             expected=f"integers of shape {batch}",
             got=errors.describe(lengths),
         )
+    if isinstance(lengths, Tracer) or not lengths.is_fully_addressable:
+        lengths = jnp.clip(lengths, 0, steps)
+    else:
+        outside = [length for length in np.unique(lengths) if not 0 <= length <= steps]
+        if outside:
+            raise errors.LayerError(
+                "RNN.seq_lengths",
+                "a sequence cannot have this length",
+                expected=f"lengths from 0 to {steps}, the size of the time axis",
+                got=", ".join(map(str, outside)),
+                fix=f"jnp.minimum(seq_lengths, {steps})" if min(outside) >= 0 else None,
+            )
     return jnp.broadcast_to(lengths.astype(jnp.int32), batch)
 
 
@@ -286,7 +302,7 @@ def flip_sequences(
       Array of the shape of `inputs`.
 
     Raises:
-      LayerError: for `seq_lengths` that do not fit the batch.
+      LayerError: for `seq_lengths` that do not fit the batch or, unless they are traced, the time axis.
 
     >>> import declax as dx
     >>> inputs = jnp.array([[1, 0, 0], [2, 3, 0], [4, 5, 6]])
@@ -297,8 +313,8 @@ def flip_sequences(
     if seq_lengths is None:
         return jnp.flip(inputs, axis=time_axis)
     first = 1 if time_major else 0
-    lengths = _lengths_of(seq_lengths, inputs.shape[first : first + num_batch_dims])
     steps = inputs.shape[time_axis]
+    lengths = _lengths_of(seq_lengths, inputs.shape[first : first + num_batch_dims], steps)
     backwards = jnp.arange(steps - 1, -1, -1, dtype=jnp.int32)
     backwards = jnp.expand_dims(backwards, [axis for axis in range(num_batch_dims + 1) if axis != time_axis])
     at = (backwards + jnp.expand_dims(lengths, time_axis)) % steps

@@ -152,7 +152,7 @@ class SpectralNorm(Module):
 
     Args:
       layer_instance: the layer.
-      n_steps: steps of the power iteration at each call; 0 normalizes nothing.
+      n_steps: steps of the power iteration at each call.
       epsilon: added to squares of lengths, against division by zero.
       dtype: dtype to which the normalized weights are rounded; they are stored in their own.
       param_dtype: dtype in which `u` and `sigma` are stored.
@@ -177,7 +177,7 @@ class SpectralNorm(Module):
 
     layer_instance: Module
     _: KW_ONLY
-    n_steps: int = field(default=1, ge=0)
+    n_steps: int = field(default=1, ge=1)
     epsilon: float = field(default=1e-12, ge=0.0)
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
@@ -241,14 +241,14 @@ class SpectralNorm(Module):
                     got=errors.describe(weight),
                     fix="error_on_non_matrix=False, which joins all axes but the last",
                 )
-        return weights if self.n_steps else {}
+        return weights
 
     def _normalized(self, path: Path, weight: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The weight, `u` and `sigma`."""
         if (*path, "u") not in self.batch_stats:
             raise _new_param(self, "batch_stats", path)
         matrix, u = dtypes.promote_dtype((weight.reshape(-1, weight.shape[-1]), self.batch_stats[*path, "u"].value))
-        v = u  # n_steps is at least 1 where weights are normalized
+        v = u  # which the first of the steps replaces
         for _ in range(self.n_steps):
             v = _unit(u @ matrix.T, None, self.epsilon)
             u = _unit(v @ matrix, None, self.epsilon)
