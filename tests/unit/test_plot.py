@@ -34,3 +34,12 @@ def test_matplotlib_is_missing(monkeypatch):
     monkeypatch.setattr(plotting, "find_spec", lambda name: None)
     with pytest.raises(dx.errors.MissingExtraError, match="matplotlib is not installed"):
         dx.plot(Net())
+
+
+@pytest.mark.parametrize(("model", "depth"), [(3, None), (Net(), -1)])
+def test_wrong_arguments_are_refused(model, depth):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(
+        dx.errors.GraphError, match=r"summary\.(model: this is not a model|depth: this is not the length)"
+    ):
+        dx.plot(model, depth=depth)

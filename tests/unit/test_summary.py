@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import pytest
 
 import declax as dx
 from declax._displays.summarizing import Summary
+from declax.errors import GraphError
 
 
 class Scale(dx.Module):
@@ -91,3 +95,18 @@ def test_many_entries_are_clipped_and_an_empty_model_has_only_a_total() -> None:
 
     assert "parts[0] f32[1], parts[1] f32[1], parts[2] f32[1], parts[...  30 (120 B)" in str(dx.summary(Wide()))
     assert str(dx.summary(dx.Module())).splitlines()[-1] == "total"
+
+
+@pytest.mark.parametrize("value", [3, None, "model", Net])
+def test_what_is_not_a_model_is_refused(value: Any) -> None:
+    with pytest.raises(
+        GraphError, match=r"summary\.model: this is not a model(?s:.)*Module, or a container of modules"
+    ):
+        dx.summary(value)
+
+
+@pytest.mark.parametrize("depth", [-1, "1", True])
+def test_a_depth_is_a_length(depth: Any) -> None:
+    for display in (dx.summary, dx.tabulate):
+        with pytest.raises(GraphError, match=rf"{display.__name__}\.depth: this is not the length of a path(?s:.)*0"):
+            display(Net(), depth=depth)

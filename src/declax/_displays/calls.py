@@ -28,7 +28,7 @@ from declax._random.streams import Rngs, RngStream
 from declax._state.states import State
 from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import GraphError, suggest, type_name
+from declax.errors import GraphError, describe, suggest, type_name
 from declax.transforms.abstract import make_jaxpr
 from declax.transforms.compilation import jit
 
@@ -67,6 +67,18 @@ class Call:
     outputs: Any = None
     cost: Cost | None = None
     vjp_cost: Cost | None = None
+
+
+def check_depth(where: str, depth: int | None) -> None:
+    """Checks a limit of the lengths of paths."""
+    if depth is not None and (type(depth) is not int or depth < 0):
+        raise GraphError(
+            f"{where}.depth",
+            "this is not the length of a path",
+            expected="an integer of at least 0, or None for no limit",
+            got=describe(depth),
+            fix="depth=0        # one row, for the whole model",
+        )
 
 
 def calls_of(

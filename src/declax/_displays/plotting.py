@@ -23,6 +23,7 @@ def plot(model: Any, *, depth: int | None = None, axes: Any = None) -> Any:
 
     Raises:
       MissingExtraError: matplotlib is not installed.
+      GraphError: this is not a model, or `depth` is negative.
 
     >>> from importlib.util import find_spec
     >>> import declax as dx

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 from declax._classes.pytree import Pytree
-from declax._displays.calls import Cost, calls_of
+from declax._displays.calls import Cost, calls_of, check_depth
 from declax._graph.api import state as state_of
-from declax._graph.nodes import children_of
+from declax._graph.nodes import Kind, children_of, kind_of
 from declax._random.streams import Rngs, RngStream
 from declax._tree.rendering import bytes_text, dtype_text, shapes_text
 from declax._typing import Path, Shape
-from declax.errors import format_path, type_name
+from declax.errors import GraphError, describe, format_path, type_name
 
 _NAME_WIDTH = 60
 
@@ -152,7 +152,7 @@ def summary(
       counts once.
 
     Raises:
-      GraphError: the model has no such method.
+      GraphError: this is not a model, or it has no such method; or `depth` is negative.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -174,6 +174,15 @@ def summary(
     ------  -----  --------  -----  -----  ---------------  --------
     total                       48  104 B                   6 (24 B)
     """
+    if kind_of(model) is Kind.STATIC:
+        raise GraphError(
+            "summary.model",
+            "this is not a model",
+            expected="a Module, or a container of modules",
+            got=describe(model),
+            fix="dx.summary(Model(..., rngs=dx.Rngs(0)))",
+        )
+    check_depth("summary", depth)
     state = state_of(model)
     rows: dict[Path, Row] = {}
     if inputs or named_inputs:

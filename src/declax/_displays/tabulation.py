@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from declax._displays.calls import Call, calls_of, shape_of_array
+from declax._displays.calls import Call, calls_of, check_depth, shape_of_array
 from declax._displays.summarizing import aligned, html_table
 from declax._graph.api import state as state_of
 from declax._random.streams import RngState
@@ -65,7 +65,7 @@ def tabulate(
       The table. In a notebook it shows as HTML.
 
     Raises:
-      GraphError: the object has no such method.
+      GraphError: the object has no such method, or `depth` is negative.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -73,6 +73,7 @@ def tabulate(
     >>> "kernel: float32[2,3]" in table, "float32[4,3]" in table
     (True, True)
     """
+    check_depth("tabulate", depth)
     costs = compute_flops or compute_vjp_flops
     calls = calls_of(obj, method, input_args, input_kwargs, cost=costs, vjp_cost=compute_vjp_flops)
     variables = _variables(obj)
