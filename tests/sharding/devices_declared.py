@@ -317,6 +317,12 @@ def test_arguments_that_are_none():
         dx.init_sharded(3, mesh=MESH)
     with pytest.raises(ShardingError, match="a model that exists has its arrays already"):
         dx.init_sharded(model, mesh=MESH)
+    for result in (None, (None, []), 3, "model"):
+        with pytest.raises(
+            ShardingError, match=r"init_sharded: this makes no model(?s:.)*got: +(None|a value of type tuple|int 3|str)"
+        ):
+            dx.init_sharded(lambda result=result: result, mesh=MESH)
+    assert isinstance(dx.init_sharded(lambda: dx.Sequential(dx.relu), mesh=MESH), dx.Sequential)
     for mesh in (3, {"data": 8}, MESH.abstract_mesh):
         with pytest.raises(ShardingError, match="init_sharded: this is not a mesh of devices"):
             dx.init_sharded(make, mesh=mesh)

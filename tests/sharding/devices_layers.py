@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +202,9 @@ def test_a_product_over_a_split_dimension_asks_for_out_sharding(name):
         with pytest.raises(Exception, match="out_sharding") as caught:
             dx.jit(lambda model, x: model(x))(model, x)
         assert type(caught.value).__name__ == "ShardingTypeError"
+        layer = "Linear" if "attention" in name else name
+        split = rf"{layer}.*: dimension \d of 'kernel', of shape .*, is split by 'model'; .*out_sharding=jax.P"
+        assert any(re.match(split, note) for note in caught.value.__notes__)
         assert any("layers[0]" in note for note in caught.value.__notes__)
         y = dx.jit(lambda model, x: model.layers[0](x, out_sharding=P("data")))(model, x)
         assert is_split_along_the_batch(y)

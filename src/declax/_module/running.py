@@ -21,6 +21,7 @@ from declax._classes.pytree import Pytree
 from declax._graph.iteration import iter_graph
 from declax._modes import has_named_scopes
 from declax._typing import INTERNAL_KEYS, Path
+from declax._variables.placement import explicit_spec
 from declax._variables.policy import POLICY, Policy
 from declax._variables.variable import Variable
 from declax.errors import format_path, note_part, type_name
@@ -132,8 +133,27 @@ def _note_module(error: Exception, module: Any) -> None:
     inner = inner.copy if isinstance(inner, _Copy) else inner
     if inner is module:
         return
+    if inner is None and type(error).__name__ == "ShardingTypeError":
+        _note_splits(error, module)
     if inner is not None:
         path = (*(path_in(module, inner) or _deep_path_in(module, inner) or (type_name(type(inner)),)), *path)
     error.__dict__[_RUNNING] = module, path
     if path:
         note_part(error, f"{format_path(path)} of {type_name(type(module))}")
+
+
+def _note_splits(error: Exception, module: Any) -> None:
+    """Adds the split dimensions of a layer's parameters to an error of JAX about explicit axes."""
+    splits = []
+    for name, value in vars(module).items():
+        array = value.value if isinstance(value, Variable) else None
+        if isinstance(array, jax.Array):
+            pairs = enumerate(explicit_spec(array) or ())
+            splits += [
+                f"dimension {number} of {name!r}, of shape {array.shape}, is split by {axis!r}"
+                for number, axis in pairs
+                if axis is not None
+            ]
+    fix = "; pass the sharding of the result, as out_sharding=jax.P(...)" if "out_sharding" in str(error) else ""
+    if splits:
+        error.add_note(f"{type_name(type(module))}: {', '.join(splits)}{fix}")

@@ -123,15 +123,20 @@ def _maker(make: Any) -> Callable[..., Any]:
     """The function that makes a model."""
     function: Callable[..., Any] | None = make if callable(make) else getattr(make, "build", None)
     if function is None or isinstance(make, Module):
-        raise errors.ShardingError(
-            "init_sharded",
-            "this makes no model",
-            expected="a class or function that returns a model, or a Spec",
-            got=errors.describe(make),
-            why="a model that exists has its arrays already; jax.device_put moves them" if function else None,
-            fix="dx.init_sharded(lambda: Model(rngs=dx.Rngs(0)), mesh=mesh)",
-        )
+        why = "a model that exists has its arrays already; jax.device_put moves them" if function else None
+        raise _makes_no_model(make, why)
     return function
+
+
+def _makes_no_model(given: Any, why: str | None) -> errors.ShardingError:
+    return errors.ShardingError(
+        "init_sharded",
+        "this makes no model",
+        expected="a class or function that returns a model, or a Spec",
+        got=errors.describe(given),
+        why=why,
+        fix="dx.init_sharded(lambda: Model(rngs=dx.Rngs(0)), mesh=mesh)",
+    )
 
 
 def _with_devices(mesh: Any) -> jax.sharding.Mesh:
@@ -153,6 +158,8 @@ def _place(result: Any, shardings: Shardings) -> None:
     labels = labels_of("init_sharded", shardings, result, mesh)
     binding = bind(result)
     values = binding.read()
+    if not values and not binding.objects():
+        raise _makes_no_model(result, None)
     places = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
     write(binding, tuple(range(len(values))), jax.tree.map(_put, values, places))
 
