@@ -1,4 +1,4 @@
-"""Measures compiled calls and models that are made on eight devices: ``python -m benchmarks.sharded --help``."""
+"""Measures compiled calls and the making of models on eight devices: ``python -m benchmarks.sharded --help``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import declax as dx
-from benchmarks import styles
+from benchmarks import styles, transformer
 from benchmarks.core import run
-from benchmarks.figures import FLOOR, OURS, PEER, Figure
+from benchmarks.figures import FLOOR, OURS, PEER, Count, Figure
 from benchmarks.harness import Batch, Effort, Sampler, Samples, compare, interleave
 from benchmarks.systems import System, wait_for
 
@@ -126,17 +126,55 @@ def _time_compiled(make: Callable[[], object]) -> float:
     return time.perf_counter_ns() - start
 
 
+# ================================================================= memory
+
+
+def _memory() -> float:
+    """The bytes on each device of a compiled step, over those of the same step on plain arrays, as XLA plans both.
+
+    To three digits: the optimizer of declax counts its steps too, which are four bytes.
+    """
+    tx = optax.adam(1e-3)
+    tokens = jax.device_put(jnp.zeros((DEVICES, 32), jnp.int32), NamedSharding(_on_mesh(), PartitionSpec("data")))
+
+    def make() -> tuple[transformer.Transformer, dx.Optimizer[transformer.Transformer]]:
+        model = transformer.make_model()
+        return model, dx.Optimizer(model, tx, wrt=dx.Param)
+
+    def functional(params: Any, state: Any, tokens: jax.Array) -> Any:
+        loss, grads = jax.value_and_grad(lambda p: transformer.loss_of(transformer.flat_model(p, tokens), tokens))(
+            params
+        )
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    model, optimizer = dx.init_sharded(make, mesh=_on_mesh(), shardings=partial(dx.fsdp, min_size=SMALL))
+    params = dx.to_pure_dict(dx.state(model, dx.Param))
+    programs = (
+        dx.jit(transformer.model_step).lower(model, optimizer, tokens),
+        jax.jit(functional).lower(params, tx.init(params), tokens),
+    )
+    ours, floor = (_bytes(program.compile().memory_analysis()) for program in programs)
+    return float(round(ours / floor, 3))
+
+
+def _bytes(plan: Any) -> int:
+    held = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return int(held + plan.temp_size_in_bytes)
+
+
 FIGURES = (
     Figure("sharded", "jit, 120 sharded leaves, all written", FLOOR, partial(_take, is_given=False), bar=1.15),
     Figure("sharded", "the same with in_shardings", FLOOR, partial(_take, is_given=True), bar=1.15),
     Figure("creation", "making a sharded GPT of 12 blocks and its optimizer", PEER, _creations, bar=1.0),
 )
+COUNTS = (Count("memory", "bytes on each device of a step of a GPT of 12 blocks", _memory, bar=1.0),)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measures the calls, prints, and returns the exit status."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    return run(FIGURES, "sharded", "Compiled calls on eight devices, measured", __doc__, words)
+    return run(FIGURES, "sharded", "Compiled calls on eight devices, measured", __doc__, words, COUNTS)
 
 
 if __name__ == "__main__":
