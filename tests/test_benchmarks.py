@@ -241,6 +241,16 @@ def test_layers_need_no_more_memory_than_those_of_the_peer(benchmarks):
 
 
 @pytest.mark.slow
+def test_a_sharded_step_needs_no_more_memory_than_a_functional_one():
+    command = [sys.executable, "-m", "benchmarks.sharded", "--only", "memory"]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, check=False
+    )
+    assert "1: met" in run.stdout, run.stdout + run.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.timed
 def test_layers_compute_no_slower_than_those_of_the_peer(benchmarks):
     pytest.importorskip("flax")

@@ -317,9 +317,9 @@ def test_arguments_that_are_none():
         dx.init_sharded(3, mesh=MESH)
     with pytest.raises(ShardingError, match="a model that exists has its arrays already"):
         dx.init_sharded(model, mesh=MESH)
-    for result in (None, (None, []), 3, "model"):
+    for result in (None, (None, []), 3):
         with pytest.raises(
-            ShardingError, match=r"init_sharded: this makes no model(?s:.)*got: +(None|a value of type tuple|int 3|str)"
+            ShardingError, match=r"init_sharded: this makes no model(?s:.)*got: +(None|a value of type tuple|int 3)"
         ):
             dx.init_sharded(lambda result=result: result, mesh=MESH)
     assert isinstance(dx.init_sharded(lambda: dx.Sequential(dx.relu), mesh=MESH), dx.Sequential)
