@@ -397,3 +397,9 @@ def test_decoding_with_a_window(normal):
     layer.init_cache(x.shape)
     got = jnp.concatenate([layer(x[:, part]) for part in (slice(0, 4), slice(4, 5), slice(5, 6))], axis=1)
     np.testing.assert_allclose(got, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("field", ["qkv_features", "out_features", "num_kv_heads", "in_kv_features"])
+def test_sizes_of_attention_are_positive(field: str) -> None:
+    with pytest.raises(LayerError, match=rf"MultiHeadAttention\.{field}: this value is out of bounds"):
+        make(**{field: 0})

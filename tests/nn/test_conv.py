@@ -340,7 +340,7 @@ def test_a_dilated_input_without_padding(normal):
 
 
 def test_causal_padding_is_for_one_axis():
-    with pytest.raises(LayerError, match="'CAUSAL' is for one spatial axis"):
+    with pytest.raises(LayerError, match=r"'CAUSAL' is for one spatial axis$"):
         Conv(1, 1, (3, 3), padding="CAUSAL", rngs=Rngs(0))
 
 

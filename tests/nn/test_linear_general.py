@@ -85,3 +85,7 @@ def test_bad_arguments_are_refused(normal):
         refused, match=r"expected: the axes 'ab', with size 4(?s:.)*got:      Array of shape \(2, 3, 4\)"
     ):
         dx.Einsum("ab,bc->ac", (4, 3), rngs=dx.Rngs(0))(normal(2, 3, 4))
+    with pytest.raises(
+        dx.errors.LayerError, match=r"Einsum\.bias_shape: the bias does not fit(?s:.)*3 elements(?s:.)*shape \(5,\)"
+    ):
+        dx.Einsum("ab,bc->ac", (4, 3), (5,), rngs=dx.Rngs(0))(normal(2, 4))

@@ -302,3 +302,18 @@ def test_gates_narrower_than_the_memory_run_under_strict_promotion():
     with jax.numpy_dtype_promotion("strict"):
         _, y = cell((jnp.ones((2, 4)), jnp.ones((2, 4))), jnp.ones((2, 3)))
     assert y.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("layer", [3, dx.Linear(3, 4, rngs=dx.Rngs(0))])
+def test_what_is_not_a_cell_is_refused(layer: Any) -> None:
+    with pytest.raises(dx.errors.LayerError, match=r"RNN\.cell: this is not a recurrent cell, such as a dx\.LSTMCell"):
+        dx.RNN(layer)
+
+
+def test_steps_that_are_compiled_as_one() -> None:
+    rnns = [dx.RNN(dx.GRUCell(3, 4, rngs=dx.Rngs(0)), unroll=unroll) for unroll in (1, 2, True)]
+    outputs = [rnn(jnp.ones((2, 5, 3))) for rnn in rnns]
+    for output in outputs[1:]:
+        np.testing.assert_allclose(output, outputs[0], rtol=1e-6)
+    with pytest.raises(dx.errors.LayerError, match=r"RNN\.unroll: this value is out of bounds"):
+        dx.RNN(dx.GRUCell(3, 4, rngs=dx.Rngs(0)), unroll=0)

@@ -456,6 +456,10 @@ def test_a_tx_that_is_none() -> None:
         dx.Optimizer(Net(), optax.adam)  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(errors.OptimizerError, match="this is not an optax transformation"):
         dx.Optimizer(Net(), dx.Param)  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(errors.OptimizerError, match=r"by_filter\['head\.\*'\]: this is not an optax transformation"):
+        dx.by_filter({"head.*": 3, ...: optax.sgd(0.1)})  # type: ignore[dict-item]  # the mistake under test
+    with pytest.raises(errors.OptimizerError, match=r"dynamic_loss_scale\.tx: this is not an optax transformation"):
+        dx.dynamic_loss_scale(8.0)  # type: ignore[arg-type]  # the mistake under test
 
 
 def test_an_optax_state_with_something_else_than_arrays() -> None:

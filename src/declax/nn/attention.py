@@ -68,10 +68,10 @@ class _Heads(Module):
 
     num_heads: int = field(ge=1)
     in_features: int = field(ge=1)
-    qkv_features: int | None = field(default=None)
-    out_features: int | None = field(default=None)
-    num_kv_heads: int | None = field(default=None)
-    in_kv_features: int | None = field(default=None)
+    qkv_features: int | None = field(default=None, ge=1)
+    out_features: int | None = field(default=None, ge=1)
+    num_kv_heads: int | None = field(default=None, ge=1)
+    in_kv_features: int | None = field(default=None, ge=1)
     _: KW_ONLY
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)

@@ -277,7 +277,15 @@ class Einsum(Module):
             return y
         operand, result = (_axis_names(part, array.ndim) for part, array in zip(names, (kernel, y), strict=True))
         size_of = dict(zip(operand, kernel.shape, strict=True))
-        return y + bias.reshape([size_of.get(name, 1) for name in result]).astype(y.dtype)
+        shape = [size_of.get(name, 1) for name in result]
+        if bias.size != math.prod(shape):
+            raise errors.LayerError(
+                field_of(self, "bias_shape"),
+                "the bias does not fit the axes of the kernel in the result",
+                expected=f"{math.prod(shape)} elements, for the axes {names[1]!r} of sizes {tuple(shape)}",
+                got=f"shape {bias.shape}",
+            )
+        return y + bias.reshape(shape).astype(y.dtype)
 
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
         sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))

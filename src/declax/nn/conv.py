@@ -280,13 +280,14 @@ def canonicalize_padding(padding: Padding, rank: int) -> str | list[tuple[int, i
 
 
 def _wrong_padding(where: str, padding: object, rank: int, names: tuple[str, ...]) -> errors.LayerError:
+    is_causal = isinstance(padding, str) and padding.upper() == "CAUSAL"
     return errors.LayerError(
         where,
         f"this is not a padding of {rank} spatial {'axis' if rank == 1 else 'axes'}",
         expected=f"one of {', '.join(names)}; an integer; or a sequence of {rank} integers or pairs",
         got=repr(padding),
-        why="'CAUSAL' is for one spatial axis" if isinstance(padding, str) and padding.upper() == "CAUSAL" else None,
-        fix=errors.suggest(padding.upper(), names) if isinstance(padding, str) else None,
+        why="'CAUSAL' is for one spatial axis" if is_causal else None,
+        fix=errors.suggest(padding.upper(), names) if isinstance(padding, str) and not is_causal else None,
     )
 
 

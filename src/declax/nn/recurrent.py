@@ -41,7 +41,7 @@ StepAxis: TypeAlias = int | type[Carry] | None
 
 @functools.lru_cache(maxsize=128)
 def _steps(
-    state_axes: StateAxes, broadcast: Any, time_axis: int, unroll: int, with_carries: bool
+    state_axes: StateAxes, broadcast: Any, time_axis: int, unroll: int | bool, with_carries: bool
 ) -> Callable[[Any, Any, jax.Array], tuple[Any, Any]]:
     """All steps of a cell, as one function for all calls with these options, so that each traces once."""
 
@@ -81,6 +81,11 @@ def _last_carry(carries: T, first: T, lengths: jax.Array) -> T:
     return selected
 
 
+def _check_cell(cell: object) -> str | None:
+    is_cell = hasattr(cell, "num_feature_axes") and hasattr(cell, "initialize_carry")
+    return None if is_cell else "this is not a recurrent cell, such as a dx.LSTMCell or another RNNCellBase"
+
+
 class RunOptions(TypedDict, Generic[C], total=False):
     """The options of a call of `RNN`, to type checkers."""
 
@@ -112,8 +117,8 @@ class RNN(Module, Generic[C]):
       rngs: gives keys for the first state. True makes a stream, False none; an `Rngs` or a stream is forked.
 
     Raises:
-      LayerError: for `rngs` of another type, an input without a time axis, and `seq_lengths` that do not fit the batch
-        or, unless they are traced, the time axis.
+      LayerError: for `rngs` of another type, a layer that is not a cell, an input without a time axis, and
+        `seq_lengths` that do not fit the batch or, unless they are traced, the time axis.
       TransformError: for a cell that changes the shape or dtype of its state.
 
     >>> import declax as dx
@@ -122,13 +127,13 @@ class RNN(Module, Generic[C]):
     (2, 5, 4)
     """
 
-    cell: RNNCellBase[C] = field()
+    cell: RNNCellBase[C] = field(check=_check_cell)
     _: KW_ONLY
     time_major: bool = field(default=False)
     return_carry: bool = field(default=False)
     reverse: bool = field(default=False)
     keep_order: bool = field(default=False)
-    unroll: int = field(default=1)
+    unroll: int | bool = field(default=1, ge=1)
     state_axes: Mapping[Any, StepAxis] | None = static(default=None)
     broadcast_rngs: Filter = static(default=None)
     rngs: RngSource | bool | None = data(default=True)

@@ -41,6 +41,18 @@ def is_transformation(value: object) -> bool:
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 
+def check_transformation(where: str, tx: object, fix: str) -> None:
+    """Checks that an object has the methods of an optax transformation."""
+    if not is_transformation(tx):
+        raise errors.OptimizerError(
+            where,
+            "this is not an optax transformation",
+            expected="an object with init and update, such as optax.adam(1e-3)",
+            got=errors.describe(tx),
+            fix=fix,
+        )
+
+
 def describe_by(description: Description, tx: Transformation) -> None:
     """Records the Spec that a transformation was built from, while the transformation lives."""
     anchor, check = _anchors(tx)

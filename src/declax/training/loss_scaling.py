@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from declax import errors
-from declax.training._transformation import Transformation
+from declax.training._transformation import Transformation, check_transformation
 
 if TYPE_CHECKING:
     import optax
@@ -85,6 +85,7 @@ def dynamic_loss_scale(
     import optax  # declax starts without it
 
     _check(scale, growth_interval, growth, backoff)
+    check_transformation("dynamic_loss_scale.tx", tx, "dx.dynamic_loss_scale(optax.adam(1e-3))")
     guarded: Any = optax.apply_if_finite(tx, _ALWAYS)  # type: ignore[arg-type]  # MultiSteps has init and update too
 
     def init(params: Any) -> LossScaleState:

@@ -26,7 +26,7 @@ from declax._variables.variable import Variable
 from declax.training._comparison import difference, resized, shape_of
 from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptLayout, OptState, OptVariable, variables_of
-from declax.training._transformation import StaticTransformation, Transformation, is_transformation
+from declax.training._transformation import StaticTransformation, Transformation, check_transformation
 
 if TYPE_CHECKING:
     import optax
@@ -74,14 +74,7 @@ class Optimizer(Pytree, Generic[M]):
     opt_state: PyTree
 
     def __init__(self, model: M, tx: Transformation, wrt: Filter = is_trainable, *, graph: bool | None = None) -> None:
-        if not is_transformation(tx):
-            raise errors.OptimizerError(
-                "Optimizer.tx",
-                "this is not an optax transformation",
-                expected="an object with init and update, such as optax.adam(1e-3)",
-                got=errors.describe(tx),
-                fix="optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)",
-            )
+        check_transformation("Optimizer.tx", tx, "optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)")
         parameters = state_of(model, wrt, graph=graph)
         if not parameters.paths:
             raise errors.OptimizerError(

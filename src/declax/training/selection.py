@@ -10,7 +10,7 @@ from declax._filters import Filter, PathMatches, Predicate, as_written, ask, pre
 from declax._state.definition import values_of
 from declax._state.states import State, make_state
 from declax._typing import Path
-from declax.training._transformation import Transformation
+from declax.training._transformation import Transformation, check_transformation
 
 if TYPE_CHECKING:
     import optax
@@ -51,7 +51,8 @@ def by_filter(transformations: Mapping[Any, Transformation], /) -> optax.Gradien
       `optax.multi_transform` of the transformations, with the labels that the filters give.
 
     Raises:
-      OptimizerError: when the optimizer is made, if no filter matches a parameter, or a filter takes none.
+      OptimizerError: for a value that is not a transformation; when the optimizer is made, if no filter matches a
+        parameter, or a filter takes none.
 
     >>> import optax
     >>> import declax as dx
@@ -65,6 +66,9 @@ def by_filter(transformations: Mapping[Any, Transformation], /) -> optax.Gradien
 
     filters = [PathMatches(given) if isinstance(given, str) else given for given in transformations]
     predicates = [predicate_of(given, "by_filter") for given in filters]
+    for given, tx in transformations.items():
+        name = as_written(given)
+        check_transformation(f"by_filter[{name}]", tx, f"dx.by_filter({{{name}: optax.adam(1e-3), ...}})")
 
     def labels(parameters: State[Any]) -> State[Any]:
         def label(path: Path, value: Any) -> int:
