@@ -687,12 +687,19 @@ def test_an_existing_path_is_not_overwritten_unless_asked(tmp_path):
     assert len(list((tmp_path / "c").glob("*.safetensors"))) == 1
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("42")
-    with pytest.raises(CheckpointError, match="the folder has other files than those of a checkpoint"):
-        dx.save(tmp_path / "mine", {"step": 3}, overwrite=True)
     (tmp_path / "file").write_text("42")
-    with pytest.raises(CheckpointError, match="the path exists already"):
-        dx.save(tmp_path / "file", {"step": 3}, overwrite=True)
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, got in [("mine", "a folder with other files"), ("file", "a file or link"), ("link", "a file or link")]:
+        with pytest.raises(CheckpointError, match="this is not a checkpoint, so nothing is overwritten") as caught:
+            dx.save(tmp_path / name, {"step": 3}, overwrite=True)
+        assert caught.value.got == got
     assert (tmp_path / "mine" / "thesis.txt").read_text() == (tmp_path / "file").read_text() == "42"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="the path exists already"):
+        dx.save(tmp_path / "empty", {"step": 1})
+    dx.save(tmp_path / "empty", {"step": 4}, overwrite=True)
+    assert dx.load(tmp_path / "empty")["step"] == 4
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["c", "empty", "file", "link", "mine"]
 
 
 def test_the_library_of_the_format_reads_a_checkpoint(tmp_path):

@@ -56,6 +56,8 @@ def test_what_is_refused(tmp_path):
         ({"keep": 0}, "keep must be an int of at least 1"),
         ({"every": 1.5}, "every must be an int of at least 1"),
         ({"best_mode": "most"}, "best_mode must be 'min' or 'max'"),
+        ({"best": ["loss"]}, "best must be the name of a metric"),
+        ({"best": ""}, "best must be the name of a metric"),
     ]:
         with pytest.raises(CheckpointError, match=problem):
             dx.Checkpoints(tmp_path, **options)
@@ -112,6 +114,32 @@ def test_a_second_process_gets_an_error(tmp_path):
         done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
     assert "another writer uses this folder" in done.stdout
     assert checkpoints.steps() == [0]
+
+
+def test_a_forked_process_is_another_writer(tmp_path):
+    program = (
+        "import os, sys, numpy as np, declax as dx\n"
+        "checkpoints = dx.Checkpoints(sys.argv[1])\n"
+        "items = {'a': {'w': np.ones(3)}}\n"
+        "checkpoints.save(0, items)\n"
+        "ready, go = os.pipe(), os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        checkpoints.save(1, items)\n"
+        "    except dx.CheckpointError as error:\n        print(error, flush=True)\n"
+        "    os.write(ready[1], b'.')\n"
+        "    os.read(go[0], 1)\n"
+        "    os._exit(0)\n"
+        "os.read(ready[0], 1)\n"
+        "checkpoints.save(2, items)\n"
+        "checkpoints.close()\n"
+        "dx.Checkpoints(sys.argv[1]).save(3, items)\n"  # while the other process lives
+        "os.write(go[1], b'.')\n"
+        "os.wait()\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "another writer uses this folder" in done.stdout
+    assert dx.Checkpoints(tmp_path).steps() == [0, 2, 3]
 
 
 def test_two_processes_that_save_one_path(tmp_path):

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import socket
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +27,11 @@ LOCK = ".lock"
 class Claim:
     """The right to write to a folder, until `release`, or until nothing refers to it.
 
+    A process that was forked from the one with the claim does not have it.
+
     Attributes:
-      release: a function that gives the right back.
+      release: gives the right back.
+      is_held: whether this process has the right.
 
     Raises:
       CheckpointError: another process or thread has it, or the folder cannot be written to.
@@ -38,7 +41,8 @@ class Claim:
         self._path = folder / LOCK
         with naming(self._path, "created"):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
-        self.release: Callable[[], object] = weakref.finalize(self, os.close, descriptor)
+        self.release: weakref.finalize[..., Claim] = weakref.finalize(self, os.close, descriptor)
+        _claims.add(self)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = os.fstat(descriptor).st_ino == os.stat(self._path, follow_symlinks=False).st_ino
@@ -56,6 +60,11 @@ class Claim:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it was not released."""
+        return self.release.alive
+
     def __enter__(self) -> Self:
         return self
 
@@ -63,19 +72,34 @@ class Claim:
         self.release()
 
 
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    """Ends the claims that a fork has copied: the lock belongs to the open file, which both processes would have."""
+    for claim in list(_claims):
+        claim.release()
+
+
+os.register_at_fork(after_in_child=_release_all)
+
 _RANDOM = re.compile("[0-9a-f]{16}")
 TEMPORARY = ".tmp-"
 """What the names of unfinished folders have between the name and a random part."""
 
 
 @contextmanager
-def new_folder(path: Path) -> Generator[Path, None, None]:
+def new_folder(path: Path, *, replaces_empty: bool = False) -> Generator[Path, None, None]:
     """A temporary folder, which is renamed to the path after the block, or removed if the block raises.
+
+    Args:
+      path: its name in the end.
+      replaces_empty: whether an empty folder may be there.
 
     Raises:
       CheckpointError: the path exists, now or in the end.
     """
-    if os.path.lexists(path):
+    if os.path.lexists(path) and not replaces_empty:
         raise exists_already(path)
     with naming(path.parent, "created"):
         path.parent.mkdir(parents=True, exist_ok=True)

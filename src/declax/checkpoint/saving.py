@@ -115,15 +115,25 @@ def save(
     if overwrite and (folder / NAME).exists():
         _replace(folder, arrays, records, numbers, report)
         return
-    if overwrite and folder.is_dir() and any(folder.iterdir()):
-        raise CheckpointError(
-            str(folder), "the folder has other files than those of a checkpoint, so nothing is overwritten"
-        )
-    if os.path.lexists(folder) and not overwrite:
+    if overwrite:
+        _check_empty(folder)
+    elif os.path.lexists(folder):
         raise exists_already(folder)
-    with new_folder(folder) as temporary:
+    with new_folder(folder, replaces_empty=overwrite) as temporary:
         files = _write_files(temporary, arrays, report)
         write_manifest(temporary, Manifest(files, records, numbers))
+
+
+def _check_empty(folder: Path) -> None:
+    """Raises if a path has something else than an empty folder."""
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    if not os.path.lexists(folder) or (is_folder and not any(folder.iterdir())):
+        return
+    raise CheckpointError(
+        str(folder),
+        "this is not a checkpoint, so nothing is overwritten",
+        got="a folder with other files" if is_folder else "a file or link",
+    )
 
 
 def items_for_orbax(

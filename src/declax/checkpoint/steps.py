@@ -64,6 +64,10 @@ class Checkpoints:
             if value is not None and (type(value) is not int or value < 1):
                 problem = f"{name} must be an int of at least 1"
                 raise CheckpointError(str(self.folder), problem, got=repr(value))
+        if best is not None and (type(best) is not str or not best):
+            raise CheckpointError(
+                str(self.folder), "best must be the name of a metric", got=repr(best)[:80], fix='best="loss"'
+            )
         if best_mode not in ("min", "max"):
             raise CheckpointError(str(self.folder), "best_mode must be 'min' or 'max'", got=repr(best_mode))
         check_engine(str(self.folder), engine)

@@ -133,7 +133,7 @@ class FolderStore:
 
     def claim(self) -> None:
         """Claims the folder, and removes what killed writers have left."""
-        if self._claim is None:
+        if self._claim is None or not self._claim.is_held:
             self._claim = Claim(self._folder)
             remove_rests(self._folder, "*")
 
