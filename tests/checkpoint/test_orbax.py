@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -223,10 +224,6 @@ def test_nothing_is_overwritten(tmp_path):
         save(tmp_path / "c", other)
     with pytest.raises(dx.CheckpointError, match='engine="orbax" has no overwrite='):
         save(tmp_path / "c", other, overwrite=True)
-    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
-        save(tmp_path / "c", other, progress=print)
-    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
-        load(tmp_path / "c", other, progress=print)
     load(tmp_path / "c", other)
     assert_equal(leaves_of(other["model"]), leaves_of(dx.Linear(2, 3, rngs=dx.Rngs(0))))
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
@@ -340,6 +337,64 @@ def test_each_engine_names_the_other(tmp_path):
     assert caught.value.fix == f"dx.load({str(tmp_path / 'declax')!r})"
 
 
+class Seen(list[tuple[int, int]]):
+    """What a function for progress was told."""
+
+    def __call__(self, done: int, total: int) -> None:
+        self.append((done, total))
+
+
+def large_items():
+    model = dx.Module()
+    model.parts = dx.List([dx.Param(jnp.full((1000, 10), float(number))) for number in range(20)])
+    model.rngs = dx.Rngs(0)
+    return {"model": model, "table": {"a": np.ones(5_000, np.float32), "b": np.ones(3), "n": 7}, "step": 1}
+
+
+def test_progress_is_reported(tmp_path, monkeypatch):
+    items, saved, loaded = large_items(), Seen(), Seen()
+    arrays = 20 * 40_000 + 20_000 + 24 + 12  # with a key and its count
+    save(tmp_path / "c", items, progress=saved)
+    monkeypatch.setattr("declax.checkpoint.orbax_engine._GROUP", 100_000)
+    load(tmp_path / "c", large_items(), progress=loaded)
+    for seen, steps, total in ((saved, 20, arrays), (loaded, 5, arrays + 8)):  # the number is read as an array
+        assert seen[-1] == (total, total)
+        assert seen == sorted(seen)
+        assert len(seen) > steps
+    assert_equal(leaves_of(load(tmp_path / "c", large_items())["model"]), leaves_of(items["model"]))
+
+
+def test_the_layout_does_not_depend_on_progress(tmp_path):
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        checkpointer.save(tmp_path / "theirs", args=ocp.args.StandardSave(dx.state(large_items()["model"])))
+    save(tmp_path / "ours", large_items(), progress=Seen())
+    texts = [(folder / "_METADATA").read_text() for folder in (tmp_path / "theirs", tmp_path / "ours" / "model")]
+    assert texts[0] == texts[1]
+    described = json.loads((tmp_path / "ours" / "_CHECKPOINT_METADATA").read_text())
+    assert described["item_handlers"]["model"] == ocp.StandardCheckpointHandler.typestr()
+
+
+def test_an_error_of_progress_is_raised_when_the_checkpoint_is_complete(tmp_path):
+    seen: list[int] = []
+
+    def stop(done, total):
+        seen.append(done)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        save(tmp_path / "c", large_items(), progress=stop)
+    assert len(seen) == 1
+    checkpoints = steps_of(tmp_path / "run")
+    for end in (checkpoints.wait, checkpoints.close):
+        checkpoints.save(len(seen), large_items(), progress=stop)
+        with pytest.raises(ValueError, match="enough"):
+            end()
+    checkpoints.close()
+    assert len(seen) == 3
+    assert checkpoints.steps() == [1, 2]
+    assert load(tmp_path / "c", {"step": 0})["step"] == 1
+
+
 # --- the steps of a run -----------------------------------------------------------------
 
 
@@ -366,6 +421,18 @@ def test_steps_are_saved_in_the_background_and_the_latest_and_the_best_stay(tmp_
     assert (found["table"]["a"] == 2).all()
     assert found.metrics == {"loss": 0.1}
     assert (again.best, again.latest) == (2, 8)
+
+
+def test_progress_of_steps_in_the_background(tmp_path):
+    first, second = Seen(), Seen()
+    with steps_of(tmp_path) as checkpoints:
+        checkpoints.save(1, large_items(), progress=first)
+        checkpoints.save(2, large_items())
+        checkpoints.save(3, {"table": {"a": jnp.ones(7)}}, progress=second)
+        checkpoints.wait()
+    assert first[-1][0] == first[-1][1] == 20 * 40_000 + 20_000 + 24 + 12
+    assert len(first) > 20
+    assert second == [(28, 28)]
 
 
 def test_the_steps_are_those_of_the_manager_of_the_peer(tmp_path):
@@ -396,8 +463,6 @@ def test_writers_of_one_folder_and_rests_of_killed_ones(tmp_path):
         first.save(1, items)
     with pytest.raises(dx.CheckpointError, match="'metrics' is the name of an item of Orbax"):
         first.save(2, {"metrics": 3})
-    with pytest.raises(dx.CheckpointError, match='engine="orbax" has no progress='):
-        first.save(2, items, progress=print)
     first.close()
     (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
     first = steps_of(tmp_path)

@@ -46,8 +46,9 @@ from declax.checkpoint.matching import (
     upgraded_leaves,
     with_current_names,
 )
+from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import map_file
-from declax.checkpoint.saving import Engine, Progress, check_engine, classes_of, read_items
+from declax.checkpoint.saving import Engine, check_engine, classes_of, read_items
 from declax.checkpoint.statics import restore_statics
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
@@ -103,8 +104,7 @@ def load(
       verify: False skips the digests of the files of arrays.
       extra: classes that the specs may name, as in `from_config`.
       progress: a function of the bytes that are read so far, and of all bytes.
-      engine: ``"orbax"`` reads the layout of Orbax and Flax NNX, where each item is a folder. It has no digests and no
-        `progress`.
+      engine: ``"orbax"`` reads the layout of Orbax and Flax NNX, where each item is a folder. It has no digests.
 
     Returns:
       The items by name: a dict with a `report` and `metrics`.
@@ -158,8 +158,6 @@ def _load_with_orbax(
     progress: Progress | None,
 ) -> Restored:
     folder = Path(path)
-    if progress is not None:
-        raise CheckpointError(str(folder), 'engine="orbax" has no progress=')
     manifest, found = orbax_engine.read(path)
     renamed, texts = renamed_leaves(str(folder), found, rename)
     targets, rest = _targets(folder, into, manifest, extra, renamed)
@@ -169,7 +167,8 @@ def _load_with_orbax(
     stored = orbax_engine.fitted(str(folder), targets, current, versions)
     values, report = _matched(folder, targets, stored, manifest, only, strict, former, versions)
     likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
-    arrays = orbax_engine.fetch(path, [*values, *(stored[name] for name in rest)], [*likes, *({} for _ in rest)])
+    wanted = [*values, *(stored[name] for name in rest)]
+    arrays = orbax_engine.fetch(path, wanted, [*likes, *({} for _ in rest)], progress)
     return _restored(folder, targets, rest, arrays, stored, manifest, report, into)
 
 
@@ -413,16 +412,14 @@ def _chosen(item: Item, only: Filter) -> frozenset[str]:
 
 def _on_devices(values: list[Stored], likes: list[dict[str, Any]], progress: Progress | None) -> list[dict[str, Any]]:
     """The values as arrays like those of the targets, if any."""
-    total = sum(getattr(leaf.content, "nbytes", 0) for leaves in values for leaf in leaves.values())
-    done = 0
+    every = [leaf.content for leaves in values for leaf in leaves.values()]
+    counter = Counter(progress, sum(getattr(content, "nbytes", 0) for content in every))
     made: list[dict[str, Any]] = []
     for leaves, like in zip(values, likes, strict=True):
         made.append({})
         for text, leaf in leaves.items():
             made[-1][text] = on_device(leaf.content, like.get(text))
-            done += getattr(leaf.content, "nbytes", 0)
-            if progress is not None:
-                progress(done, total)
+            counter.add(getattr(leaf.content, "nbytes", 0))
     jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # of JAX
     return made
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Final
 
 import jax
@@ -30,6 +31,8 @@ from declax.checkpoint.items import (
 )
 from declax.checkpoint.manifest import NAME, ItemRecord, LeafRecord, Manifest, item_record, item_table
 from declax.checkpoint.matching import Stored, StoredLeaf, needs_upgrade
+from declax.checkpoint.orbax_progress import Counted, counter_of
+from declax.checkpoint.progress import Counter, Progress
 from declax.errors import CheckpointError, MissingExtraError, describe
 
 _OURS: Final = "declax"  # what Orbax keeps for us among the custom metadata of a checkpoint
@@ -51,8 +54,19 @@ class Remote:
     item: str
     position: int
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole array."""
+        return prod(self.shape) * int(self.dtype.itemsize)
 
-def write(path: str | os.PathLike[str], items: list[Item], records: Mapping[str, ItemRecord], metrics: Any) -> None:
+
+def write(
+    path: str | os.PathLike[str],
+    items: list[Item],
+    records: Mapping[str, ItemRecord],
+    metrics: Any,
+    progress: Progress | None,
+) -> None:
     """Writes a checkpoint and waits for it; each process calls this, and writes its part of the arrays."""
     ocp, folder = _orbax(), folder_of(path)
     if folder.exists():
@@ -60,9 +74,12 @@ def write(path: str | os.PathLike[str], items: list[Item], records: Mapping[str,
             str(folder), "the path exists already", fix='dx.save(another_path, items, engine="orbax")'
         )
     request = _request(ocp, folder, items, records, metrics)
-    handler = ocp.CompositeCheckpointHandler()
+    counted = Counted(ocp)
+    counted.counter = counter_of(progress, items)
+    handler = ocp.CompositeCheckpointHandler(handler_registry=counted.registry)
     with naming_errors(folder, "write the checkpoint"), ocp.Checkpointer(handler) as checkpointer:
         checkpointer.save(folder, **request)
+    counted.finish()
 
 
 def _request(ocp: Any, folder: Any, items: list[Item], records: Mapping[str, ItemRecord], metrics: Any) -> Any:
@@ -155,7 +172,9 @@ def _typed(stored: StoredLeaf, leaf: Leaf | None) -> StoredLeaf:
     return stored._replace(content=replace(found, shape=like.shape, dtype=like.dtype)) if is_same else stored
 
 
-def fetch(path: str | os.PathLike[str], wanted: list[Stored], likes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fetch(
+    path: str | os.PathLike[str], wanted: list[Stored], likes: list[dict[str, Any]], progress: Progress | None
+) -> list[dict[str, Any]]:
     """The values of leaves, as arrays like those of the targets; each process reads the parts of its devices.
 
     Raises:
@@ -163,13 +182,20 @@ def fetch(path: str | os.PathLike[str], wanted: list[Stored], likes: list[dict[s
     """
     ocp, folder = _orbax(), folder_of(path)
     arguments: dict[str, dict[int, Any]] = {}
+    sizes: dict[tuple[str, int], int] = {}
     for leaves, like in zip(wanted, likes, strict=True):
         for text, leaf in leaves.items():
-            arguments.setdefault(leaf.content.item, {})[leaf.content.position] = _restore_argument(
-                ocp, leaf.content, like.get(text)
-            )
-    with naming_errors(folder, "read the arrays"):
-        values = {name: _restored(ocp, folder / name, chosen) for name, chosen in arguments.items()}
+            found = leaf.content
+            arguments.setdefault(found.item, {})[found.position] = _restore_argument(ocp, found, like.get(text))
+            sizes[found.item, found.position] = found.nbytes
+    counter = Counter(progress, sum(sizes.values()))
+    values: dict[str, dict[int, Any]] = {name: {} for name in arguments}
+    for name, chosen in arguments.items():
+        groups = [[*chosen]] if progress is None else _groups({at: sizes[name, at] for at in chosen})
+        for group in groups:
+            with naming_errors(folder, "read the arrays"):
+                values[name] |= _restored(ocp, folder / name, {at: chosen[at] for at in group})
+            counter.add(sum(sizes[name, at] for at in group))
     return [
         {
             text: _as_like(f"{folder}, {text}", values[leaf.content.item][leaf.content.position], like.get(text))
@@ -203,16 +229,17 @@ def _as_like(where: str, found: Any, like: Any) -> Any:
 _METRICS: Final = "metrics"  # the item in which the manager keeps them
 
 
-def manager_of(folder: Any, policy: Any, best: str | None) -> Any:
-    """The CheckpointManager of a folder, which removes the steps that a policy does not preserve."""
+def manager_of(folder: Any, policy: Any, best: str | None) -> tuple[Any, Counted]:
+    """The CheckpointManager of a folder, which removes the steps that a policy does not preserve; and its counter."""
     ocp = _orbax()
+    counted = Counted(ocp)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=policy,
         best_fn=None if best is None else lambda metrics: metrics[best],  # it keeps metrics only with a function
         cleanup_tmp_directories=True,
     )
     with naming_errors(folder, "open the folder"):
-        return ocp.CheckpointManager(folder, options=options)
+        return ocp.CheckpointManager(folder, options=options, handler_registry=counted.registry), counted
 
 
 def write_step(manager: Any, path: Any, step: int, items: list[Item], records: Any, metrics: Any) -> None:
@@ -317,8 +344,25 @@ def _leaves(name: str, tree: Any) -> Stored:
     return made
 
 
-def _restored(ocp: Any, folder: Any, arguments: Mapping[int, Any]) -> list[Any]:
-    """The leaves of an item at some positions, and placeholders at the others."""
+_GROUP: Final = 1 << 27
+"""How many bytes of an item are read before progress is reported."""
+
+
+def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
+    """The positions of leaves in groups of about `_GROUP` bytes."""
+    groups: list[list[int]] = [[]]
+    size = 0
+    for position, added in sizes.items():
+        if size >= _GROUP:
+            groups.append([])
+            size = 0
+        groups[-1].append(position)
+        size += added
+    return groups
+
+
+def _restored(ocp: Any, folder: Any, arguments: Mapping[int, Any]) -> dict[int, Any]:
+    """The leaves of an item at some positions; Orbax puts placeholders at the others."""
     leaves, treedef = jax.tree.flatten(_tree(ocp, folder))
     chosen = [0 if at in arguments else ocp.PLACEHOLDER for at in range(len(leaves))]
     how = [arguments.get(at, ocp.RestoreArgs()) for at in range(len(leaves))]
@@ -326,4 +370,5 @@ def _restored(ocp: Any, folder: Any, arguments: Mapping[int, Any]) -> list[Any]:
         request = ocp.args.PyTreeRestore(
             jax.tree.unflatten(treedef, chosen), restore_args=jax.tree.unflatten(treedef, how)
         )
-        return jax.tree.leaves(checkpointer.restore(folder, args=request))
+        found = jax.tree.leaves(checkpointer.restore(folder, args=request))
+    return {at: found[at] for at in arguments}

@@ -13,7 +13,9 @@ import jax
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.folders import Claim
 from declax.checkpoint.manifest import NAME
-from declax.checkpoint.saving import Progress, items_for_orbax
+from declax.checkpoint.orbax_progress import Counted, counter_of
+from declax.checkpoint.progress import Progress
+from declax.checkpoint.saving import items_for_orbax
 from declax.checkpoint.stores import Metrics, Retention, other_engine
 from declax.config.specs import Spec
 
@@ -30,6 +32,7 @@ class OrbaxStore:
             raise other_engine(self._folder, "declax")
         self._retention = retention
         self._manager: Any = None
+        self._counted: Counted | None = None
         self._close: weakref.finalize[..., Any] | None = None
 
     def path(self, step: int) -> Any:
@@ -51,7 +54,8 @@ class OrbaxStore:
             return
         is_local = "://" not in str(self._folder)
         claim = Claim(Path(self._folder)) if is_local and jax.process_index() == 0 else None
-        self._manager = orbax_engine.manager_of(self._folder, _Policy(self._retention), self._retention.best)
+        policy, best = _Policy(self._retention), self._retention.best
+        self._manager, self._counted = orbax_engine.manager_of(self._folder, policy, best)
         self._close = weakref.finalize(self, _close, self._folder, self._manager, claim)
 
     def write(
@@ -65,7 +69,9 @@ class OrbaxStore:
     ) -> None:
         """Copies the items, and saves them in the background; the manager removes the steps that do not stay."""
         path = self.path(step)
-        read, records, numbers = items_for_orbax(str(path), items, spec, metrics, extra, progress)
+        read, records, numbers = items_for_orbax(str(path), items, spec, metrics, extra)
+        if self._counted is not None:
+            self._counted.counter = counter_of(progress, read)
         orbax_engine.write_step(self._manager, path, step, read, records, numbers)
 
     def wait(self) -> None:
@@ -73,12 +79,18 @@ class OrbaxStore:
         if self._manager is not None:
             with orbax_engine.naming_errors(self._folder, "write the checkpoint"):
                 self._manager.wait_until_finished()
+        self._finish_progress()
 
     def close(self) -> None:
         """Waits, and lets other writers use the folder."""
         close, self._close, self._manager = self._close, None, None
         if close is not None:
             close()
+        self._finish_progress()
+
+    def _finish_progress(self) -> None:
+        if self._counted is not None:
+            self._counted.finish()
 
 
 def _close(folder: Any, manager: Any, claim: Claim | None) -> None:

@@ -39,6 +39,7 @@ from declax.checkpoint.manifest import (
     write_manifest,
 )
 from declax.checkpoint.matching import versions_of
+from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import write_tensors
 from declax.checkpoint.statics import node_records
 from declax.config.loading import spec_of, to_config
@@ -46,8 +47,6 @@ from declax.config.specs import Spec
 from declax.errors import CheckpointError, DeclaxError, describe, type_name
 
 Engine = Literal["declax", "orbax"]
-Progress = Callable[[int, int], None]
-"""Is called with the bytes that are done, and all bytes."""
 
 FILE_SIZE: Final = 1 << 28
 """From how many bytes on arrays go to another file; threads verify several files at a time."""
@@ -79,9 +78,10 @@ def save(
       metrics: numbers to keep with the checkpoint, such as the loss.
       overwrite: replace a checkpoint at the path. A reader sees the old one or the new one.
       extra: classes that the specs name, as in `to_config`.
-      progress: a function of the bytes that are written so far, and of all bytes.
-      engine: ``"orbax"`` writes the layout of Orbax and Flax NNX, from all processes, each its part of the arrays. It
-        has no `overwrite` and no `progress`.
+      progress: a function of the bytes that are written so far, and of all bytes. An error of it ends the save; with
+        Orbax it is raised when the checkpoint is complete.
+      engine: ``"orbax"`` writes the layout of Orbax and Flax NNX, from all processes, each its part of the arrays,
+        which `progress` counts. It has no `overwrite`.
 
     Raises:
       MissingExtraError: the engine is not installed.
@@ -103,14 +103,14 @@ def save(
                 why="Orbax removes the old checkpoint before the new one is complete",
                 fix='dx.save(another_path, items, engine="orbax")',
             )
-        orbax_engine.write(path, *items_for_orbax(os.fspath(path), items, spec, metrics, extra, progress))
+        orbax_engine.write(path, *items_for_orbax(os.fspath(path), items, spec, metrics, extra), progress)
         return
     folder = Path(path)
     read = read_items(str(folder), items)
     records = _records(str(folder), read, spec, classes_of(str(folder), extra))
     arrays = {text: stored(leaf.value) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)}
     total = sum(array.nbytes for array in arrays.values())
-    report = _counted(progress, total)
+    report = Counter(progress, total).add
     numbers = _numbers(str(folder), metrics)
     if overwrite and (folder / NAME).exists():
         _replace(folder, arrays, records, numbers, report)
@@ -142,11 +142,8 @@ def items_for_orbax(
     spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
     metrics: Mapping[str, float] | None,
     extra: Iterable[Any],
-    progress: Progress | None,
 ) -> tuple[list[Item], dict[str, ItemRecord], dict[str, float]]:
     """The items, what a manifest says of them, and the metrics."""
-    if progress is not None:
-        raise CheckpointError(where, 'engine="orbax" has no progress=')
     read = read_items(where, items)
     specs, classes = _specs(where, read, spec), classes_of(where, extra)
     records = {item.name: _described(item, specs.get(item.name), classes) for item in read if not item.is_json}
@@ -180,7 +177,7 @@ def _replace(
     arrays: Mapping[str, Stored],
     records: Mapping[str, ItemRecord],
     metrics: Mapping[str, float],
-    report: Callable[[int], None] | None,
+    report: Callable[[int], None],
 ) -> None:
     """Puts new files beside those of a checkpoint, then the manifest that names them, and removes the old ones."""
     with Claim(folder):
@@ -206,9 +203,7 @@ def _remove_strays(folder: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
-def _write_files(
-    folder: Path, arrays: Mapping[str, Stored], report: Callable[[int], None] | None
-) -> dict[str, FileRecord]:
+def _write_files(folder: Path, arrays: Mapping[str, Stored], report: Callable[[int], None]) -> dict[str, FileRecord]:
     """Writes arrays to files of about `FILE_SIZE` bytes."""
     groups: list[dict[str, Stored]] = [{}]
     size = 0
@@ -225,19 +220,6 @@ def _write_files(
         digest = write_tensors(folder / name, group, metadata={"format": "declax"}, progress=report)
         files[name] = FileRecord((folder / name).stat().st_size, digest)
     return files
-
-
-def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
-    if progress is None:
-        return None
-    done = 0
-
-    def report(size: int) -> None:
-        nonlocal done
-        done = min(done + size, total)  # headers come on top
-        progress(done, total)
-
-    return report
 
 
 def _numbers(where: str, metrics: Mapping[str, float] | None) -> dict[str, float]:

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self
 from declax._filters import Filter
 from declax.checkpoint.loading import Restored, load
 from declax.checkpoint.orbax_store import OrbaxStore
-from declax.checkpoint.saving import Engine, Progress, check_engine
+from declax.checkpoint.progress import Progress
+from declax.checkpoint.saving import Engine, check_engine
 from declax.checkpoint.stores import FolderStore, Retention, Store
 from declax.config.specs import Spec
 from declax.errors import CheckpointError
@@ -113,7 +114,8 @@ class Checkpoints:
 
         Args:
           step: a number above that of the last checkpoint.
-          items, metrics, spec, extra, progress: as in `save`.
+          items, metrics, spec, extra, progress: as in `save`. Orbax calls `progress` from the threads that write, also
+            after this function has returned.
           force: save the step even if `every` does not divide it.
 
         Returns:

@@ -13,7 +13,8 @@ from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, remove_folder, remove_rests
 from declax.checkpoint.manifest import NAME, Manifest, read_manifest
 from declax.checkpoint.orbax_engine import is_of_orbax
-from declax.checkpoint.saving import Progress, save
+from declax.checkpoint.progress import Progress
+from declax.checkpoint.saving import save
 from declax.config.specs import Spec
 from declax.errors import CheckpointError
 
