@@ -109,6 +109,22 @@ def test_dtypes_may_differ():
     assert model.raw.dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize(("given", "found"), [("float64", "float32"), ("int64", "int32"), ("float16", "float16")])
+def test_arrays_of_numpy_in_dtypes_that_jax_lacks_are_converted(given, found):
+    model = model_of()
+    new = {"mean": np.ones(3, given), "raw": np.ones(2, given), "box": {"values": {0: np.ones(5, given)}}}
+    dx.update(model, new)
+    for value in (model.mean.value, model.raw, model.box.values[0]):
+        assert value.dtype == found
+        assert (value == 1).all()
+    model.count = dx.Variable(np.zeros(2))
+    dx.update(model, {"count": np.ones(2)})
+    assert model.count.value.dtype == np.float64  # it was one of NumPy
+    with jax.enable_x64(True):
+        dx.update(model, {"mean": np.ones(3)})
+    assert model.mean.value.dtype == np.float64
+
+
 def test_an_empty_state_changes_nothing():
     model = model_of()
     before = values_of(model)

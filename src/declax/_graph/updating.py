@@ -115,10 +115,12 @@ def update(
 ) -> UpdateReport | None:
     """Puts values into an existing graph, in place.
 
-    A State may have only some of the paths. Dtypes may differ. If several
-    States have a path, the last one counts. A ref of the graph stays, and
-    is written to in its own dtype. An array that is committed to devices
-    gives its place to a new one that is not.
+    A State may have only some of the paths. Dtypes may differ; an array of
+    NumPy in a dtype that JAX lacks, such as float64 without 64-bit numbers,
+    is converted as JAX does it. If several States have a path, the last one
+    counts. A ref of the graph stays, and is written to in its own dtype. An
+    array that is committed to devices gives its place to a new one that is
+    not.
 
     Args:
       node: a model, or a container of models.
@@ -230,9 +232,17 @@ def _collect_writes(
                 continue
             if is_ref(leaf) and not is_ref(old[position]):
                 leaf = leaf[...]  # a ref lends its value
+            leaf = _as_jax_has_it(old[position], leaf)
             leaf = leaf if is_committed(leaf) else beside(old[position], leaf)
             writes[position] = (leaf, definition.leaf_defs[index])
     return writes, mismatches
+
+
+def _as_jax_has_it(old: Any, new: Any) -> Any:
+    """An array of NumPy in a dtype that JAX lacks, such as float64, as JAX converts it, where JAX had an array."""
+    if not isinstance(old, jax.Array) or not isinstance(new, (np.ndarray, np.generic)):
+        return new
+    return new if jax.dtypes.canonicalize_dtype(new.dtype) == new.dtype else jnp.asarray(new)
 
 
 def _apply_writes(root: Any, binding: Binding, writes: _Writes) -> None:
