@@ -190,8 +190,14 @@ def test_calls_that_do_not_fit_the_program(net):
     with pytest.raises(TransformError, match="the program cannot be called like this"):
         symbolic(jnp.ones((2, 3)))
     program.weights["down.bias"] = jnp.ones(4)
-    with pytest.raises(TransformError, match="the program cannot be called like this"):
+    with pytest.raises(TransformError, match="the program cannot be called like this") as caught:
         program(X)
+    assert str(caught.value.why).startswith("'down.bias' of shape (4,)")
+    del program.weights["down.bias"]
+    with pytest.raises(TransformError, match="the program cannot be called like this") as caught:
+        program(X)
+    assert caught.value.why == "no weight 'down.bias'"
+    assert caught.value.expected == "(float32[4,2]) on cpu"
 
 
 def test_weights_that_do_not_fit_are_not_saved(net, tmp_path):

@@ -62,7 +62,7 @@ class ExportedProgram:
                 "the program cannot be called like this",
                 expected=self._expected(),
                 got=f"({', '.join(map(describe, args))}) on {jax.default_backend()}",
-                why=str(error).splitlines()[0][:500],
+                why=_misfit_of(self.exported, self.weights) or str(error).splitlines()[0][:500],
                 fix="dx.export(function, *examples, shapes=..., platforms=...)        # for such arguments and devices",
             ) from error
 
@@ -73,8 +73,8 @@ class ExportedProgram:
         return f"{self._shown_arguments()} on {' or '.join(self.exported.platforms)}{devices}"
 
     def _shown_arguments(self) -> str:
-        avals = self.exported.in_avals[len(self.weights) :]
-        shown = [f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals]
+        (_, *arguments), _ = jax.tree.unflatten(self.exported.in_tree, self.exported.in_avals)
+        shown = [f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in jax.tree.leaves(arguments)]
         return f"({', '.join(shown)})"
 
     def __repr__(self) -> str:

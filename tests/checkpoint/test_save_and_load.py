@@ -127,6 +127,19 @@ def test_a_model_is_rebuilt_from_its_record(tmp_path):
     assert caught.value.fix.startswith("dx.load(path, extra=[Net])")
 
 
+def test_an_error_of_a_constructor_names_the_item(tmp_path, monkeypatch):
+    net, _ = parts(0)
+    dx.save(tmp_path / "c", {"model": net})
+
+    def fail(self: Any, *args: Any, **options: Any) -> None:
+        raise ValueError("no such size")
+
+    monkeypatch.setattr(Net, "__init__", fail)
+    with pytest.raises(ValueError, match="no such size") as caught:
+        dx.load(tmp_path / "c", extra=[Net])
+    assert caught.value.__notes__[-1] == f"raised by the constructor of the item 'model' of {tmp_path / 'c'}"
+
+
 def test_a_class_with_the_name_of_a_layer_is_not_taken_for_it(tmp_path):
     @dx.dataclass
     class Dropout(dx.Module):
@@ -675,6 +688,12 @@ def test_paths_without_a_checkpoint_name_what_is_there(tmp_path):
         with pytest.raises(CheckpointError, match="there is no checkpoint") as caught:
             dx.load(tmp_path / name)
         assert (caught.value.got, caught.value.fix) == (got, fix)
+
+
+def test_a_name_that_the_system_refuses(tmp_path):
+    for call in (dx.load, lambda path: dx.save(path, {"step": 1})):
+        with pytest.raises(CheckpointError, match="File name too long"):
+            call(tmp_path / ("n" * 300))
 
 
 def test_an_existing_path_is_not_overwritten_unless_asked(tmp_path):

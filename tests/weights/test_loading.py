@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,7 @@ def test_an_operation_that_does_not_fit_is_reported(tmp_path):
     [
         ("a.{i", "a", "pattern 'a.{i': a brace does not belong to a capture"),
         ("a.{}", "a", "a brace does not belong to a capture"),
+        ("a.*", "a", "pattern 'a.*': a * has no meaning outside of a capture"),
         ("a.{i}", "b", "both sides must have the same captures"),
         ("a", w.split("b", "c[{i}]", axis=0), "both sides must have the same captures"),
         ("a", 3, "this is not an entry of a map"),
@@ -442,6 +445,11 @@ def test_arguments_of_wrong_types(tmp_path):
     for call in (dx.load_weights, dx.save_weights):
         with pytest.raises(WeightsError, match="a map is a dict from names of tensors to paths"):
             call(model, tmp_path / "m.safetensors", map="{path*}")
+    for ignore in (3, [3], None):
+        with pytest.raises(WeightsError, match="load_weights, ignore: these are not patterns of names"):
+            dx.load_weights(model, tmp_path / "m.safetensors", ignore=ignore)
+    with pytest.raises(WeightsError, match="a \\* has no meaning outside of a capture"):
+        dx.load_weights(model, tmp_path / "m.safetensors", ignore="blocks.*")
     with pytest.raises(WeightsError, match="this is no floating-point dtype"):
         dx.save_weights(model, tmp_path / "n.safetensors", dtype="nope")
 
@@ -489,6 +497,23 @@ def test_damage_in_an_npz_file_is_found_before_the_model_changes(save, tmp_path)
     (tmp_path / "model.npz").write_bytes(content)
     with pytest.raises(WeightsError, match=r"model\.npz is not a valid \.npz file"):
         dx.load_weights(model, tmp_path / "model.npz")
+    assert model.kernel.value is kernel
+
+
+def test_a_member_of_an_npz_file_that_is_larger_than_its_array(tmp_path):
+    model = dx.Linear(2, 2, use_bias=False, rngs=dx.Rngs(0))
+    kernel = model.kernel.value
+    np.save(tmp_path / "kernel.npy", np.zeros((2, 2), np.float32))
+    archive = zipfile.ZipFile(tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED)
+    with archive, archive.open("kernel.npy", "w") as member:
+        member.write((tmp_path / "kernel.npy").read_bytes())
+        for _ in range(256):
+            member.write(bytes(1 << 20))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(WeightsError, match=r"model\.npz is not a valid \.npz file") as caught:
+        dx.load_weights(model, tmp_path / "model.npz")
+    assert caught.value.got == "kernel.npy has more bytes than its array"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
     assert model.kernel.value is kernel
 
 

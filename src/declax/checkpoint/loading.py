@@ -22,6 +22,7 @@ from declax._graph.nodes import OBJECTS, kind_of
 from declax._graph.updating import update
 from declax._random.streams import Rngs
 from declax.checkpoint import orbax_engine
+from declax.checkpoint.files import naming
 from declax.checkpoint.items import (
     SCALARS,
     Item,
@@ -215,7 +216,9 @@ _Files = dict[str, tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]]
 
 def _open(folder: Path) -> tuple[Manifest, _Files]:
     """The manifest and its files; those of the new one if a writer replaces the checkpoint meanwhile."""
-    if not (folder / NAME).exists() and orbax_engine.is_of_orbax(folder):
+    with naming(folder, "opened"):
+        is_there = (folder / NAME).exists()
+    if not is_there and orbax_engine.is_of_orbax(folder):
         fix = f'dx.load({str(folder)!r}, into=..., engine="orbax")'
         raise CheckpointError(str(folder), "this is a checkpoint of Orbax", fix=fix)
     if not os.path.lexists(folder / NAME):
@@ -333,7 +336,11 @@ def _rebuilt(folder: Path, manifest: Manifest, extra: tuple[Any, ...]) -> tuple[
     for name, item in manifest.items.items():
         if item.spec is not None:
             spec = _spec_of_item(folder, name, item, extra)
-            built = item_of(str(folder), name, spec.build(rngs=Rngs(0)))
+            try:
+                built = item_of(str(folder), name, spec.build(rngs=Rngs(0)))
+            except Exception as error:
+                error.add_note(f"raised by the constructor of the item {name!r} of {folder}")
+                raise
             restore_statics(str(folder), built, item)
             targets.append(built)
         elif item.is_value:

@@ -205,7 +205,7 @@ def _info_of(path: Path, name: str, entry: object, start: int) -> TensorInfo:
     if dtype is None:
         raise _invalid(path, f"array {name!r} has an unknown dtype", repr(entry["dtype"])[:80], ", ".join(DTYPES))
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
+    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS or not _can_be_indexed(shape, dtype):
         raise _invalid(path, f"array {name!r} has no valid shape", repr(shape)[:80], "a list of sizes")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise _invalid(path, f"array {name!r} has no valid offsets", repr(offsets)[:80], "[begin, end]")
@@ -219,6 +219,11 @@ def _info_of(path: Path, name: str, entry: object, start: int) -> TensorInfo:
 def _are_sizes(value: object) -> bool:
     """Whether a value is a list of integers that a file can have as sizes."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
+
+
+def _can_be_indexed(shape: list[int], dtype: np.dtype[Any]) -> bool:
+    """Whether numpy takes a shape; its strides are computed from the other sizes also if one of them is zero."""
+    return prod(filter(None, shape)) * dtype.itemsize < 1 << 63
 
 
 def _file_in(folder: Path) -> Path:

@@ -160,7 +160,8 @@ class _NpzArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         with _reading_npz(self._path) as archive, archive.open(self._member) as file:
             found = np.lib.format.read_array(file, allow_pickle=False)
-            file.read()  # the digest is compared at the end
+            if file.read(1):  # the digest is compared at the end
+                raise _invalid_npz(self._path, f"{self._member} has more bytes than its array")
         return found
 
 
@@ -183,5 +184,11 @@ def _reading_npz(path: Path) -> Generator[zipfile.ZipFile, None, None]:
         try:
             with zipfile.ZipFile(opened) as archive:
                 yield archive
+        except WeightsError:
+            raise
         except (ValueError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
-            raise WeightsError("load_weights", f"{path} is not a valid .npz file", got=str(error)[:200]) from error
+            raise _invalid_npz(path, str(error)[:200]) from error
+
+
+def _invalid_npz(path: Path, got: str) -> WeightsError:
+    return WeightsError("load_weights", f"{path} is not a valid .npz file", got=got)

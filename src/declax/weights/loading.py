@@ -120,7 +120,7 @@ def load_weights(
       kernel
     """
     rules = rules_of(map)
-    skipped = [Pattern(text) for text in ([ignore] if isinstance(ignore, str) else ignore)]
+    skipped = _patterns(ignore)
     plan = _Plan(Parameters.of(model, only), read_arrays(file), cast)
     plan.assign(rules, skipped)
     report = plan.report()
@@ -138,6 +138,14 @@ def load_weights(
     if values:
         update(model, State.from_flat_path(values))
     return report
+
+
+def _patterns(ignore: Any) -> list[Pattern]:
+    texts = [ignore] if isinstance(ignore, str) or not isinstance(ignore, Iterable) else [*ignore]
+    if not all(isinstance(text, str) for text in texts):
+        fix = 'ignore=["h.{i}.attn.bias"]'
+        raise WeightsError("load_weights, ignore", "these are not patterns of names", got=describe(ignore), fix=fix)
+    return [Pattern(text) for text in texts]
 
 
 class _Plan:

@@ -28,6 +28,10 @@ class Pattern:
             raise WeightsError(
                 f"pattern {text!r}", "a brace does not belong to a capture", expected="{name} or {name*}"
             )
+        if any("*" in part for part in literals[::2]):
+            raise WeightsError(
+                f"pattern {text!r}", "a * has no meaning outside of a capture", expected="{name} or {name*}"
+            )
         self.captures: frozenset[str] = frozenset(name.removesuffix("*") for name in literals[1::2])
         self._regex = re.compile(self._source(literals))
 
