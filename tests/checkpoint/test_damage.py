@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import time
@@ -173,6 +174,51 @@ def test_a_failing_call_leaves_everything_as_it_was(call, overwrite, tmp_path, m
         assert len(names_of(folder / "c")) == 2
         assert [entry.name for entry in folder.iterdir()] == ["c"]
     assert failed or (overwrite and call in ("rename", "mkdir"))
+
+
+def recorded(real, calls, shown):
+    """A function that notes its name and what it was called with."""
+
+    def call(*arguments, **options):
+        calls.append((real.__name__, *map(shown, arguments)))
+        return real(*arguments, **options)
+
+    return call
+
+
+def test_everything_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
+    calls: list[tuple[str, ...]] = []
+
+    def shown(argument):
+        path = os.readlink(f"/proc/self/fd/{argument}") if isinstance(argument, int) else os.fspath(argument)
+        kinds = [("arrays", r"arrays-\w+-\d+\.safetensors"), (".tmp", r"\.c\.tmp-\w+")]
+        for short, pattern in kinds:
+            path = re.sub(pattern, short, path)
+        return os.path.relpath(path, tmp_path)
+
+    for name in ("fsync", "rename", "replace"):
+        monkeypatch.setattr(os, name, recorded(getattr(os, name), calls, shown))
+    dx.save(tmp_path / "runs" / "today" / "c", items(1.0))
+    assert calls == [
+        ("fsync", "runs"),
+        ("fsync", "."),
+        ("fsync", "runs/today/.tmp/arrays"),
+        ("fsync", "runs/today/.tmp/.manifest.json.new"),
+        ("replace", "runs/today/.tmp/.manifest.json.new", "runs/today/.tmp/manifest.json"),
+        ("fsync", "runs/today/.tmp"),
+        ("fsync", "runs/today/.tmp"),
+        ("rename", "runs/today/.tmp", "runs/today/c"),
+        ("fsync", "runs/today"),
+    ]
+    calls.clear()
+    dx.save(tmp_path / "runs" / "today" / "c", items(2.0), overwrite=True)
+    published = calls.index(("replace", "runs/today/c/.manifest.json.new", "runs/today/c/manifest.json"))
+    assert ("fsync", "runs/today/c/arrays") in calls[:published]
+    assert ("fsync", "runs/today/c/.manifest.json.new") in calls[:published]
+    assert calls[published + 1] == ("fsync", "runs/today/c")
+    calls.clear()
+    dx.Checkpoints(tmp_path / "others" / "run")
+    assert calls == [("fsync", "others"), ("fsync", ".")]
 
 
 def test_a_file_that_cannot_grow(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -741,6 +742,16 @@ def test_the_manifest_says_what_the_arrays_are(tmp_path):
     assert dx.load(tmp_path / "c", into={"keys": jax.random.key(1)}).metrics == {"loss": 0.5}
     dx.save(tmp_path / "d", {"model": model, "keys": jax.random.key(1)})
     assert json.loads((tmp_path / "d" / "manifest.json").read_text())["structure"] == table["structure"]
+    assert (table["format"], table["version"]) == ("declax-checkpoint", 1)
+    ((name, record),) = table["files"].items()
+    content = (tmp_path / "c" / name).read_bytes()
+    assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    model.w = dx.Param(jnp.ones((2, 2), jnp.bfloat16))
+    dx.save(tmp_path / "e", {"model": model, "keys": jax.random.key(1), "layer": dx.Linear(2, 3, rngs=dx.Rngs(0))})
+    other = json.loads((tmp_path / "e" / "manifest.json").read_text())
+    assert other["structure"] != table["structure"]
+    spec = other["items"]["layer"]["spec"]
+    assert (spec["kind"], spec["in_features"], spec["out_features"]) == ("Linear", 2, 3)
 
 
 def test_large_arrays_go_to_several_files(tmp_path, monkeypatch):

@@ -101,8 +101,7 @@ def new_folder(path: Path, *, replaces_empty: bool = False) -> Generator[Path, N
     """
     if os.path.lexists(path) and not replaces_empty:
         raise exists_already(path)
-    with naming(path.parent, "created"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     remove_rests(path.parent, path.name)
     temporary, claim = _claimed(path)
     try:
@@ -145,6 +144,15 @@ def exists_already(path: Path) -> CheckpointError:
     """The error of a checkpoint that would be overwritten."""
     fix = "dx.save(path, items, overwrite=True)        # replaces a checkpoint"
     return CheckpointError(str(path), "the path exists already", fix=fix)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, where they are missing, and syncs their names."""
+    with naming(path, "created"):
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def remove_folder(path: Path) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from declax.checkpoint.files import naming
-from declax.checkpoint.folders import Claim, remove_folder, remove_rests
+from declax.checkpoint.folders import Claim, make_folder, remove_folder, remove_rests
 from declax.checkpoint.manifest import NAME, Manifest, read_manifest
 from declax.checkpoint.orbax_engine import is_of_orbax
 from declax.checkpoint.progress import Progress
@@ -105,8 +104,7 @@ class FolderStore:
         self._folder = Path(folder)
         self._retention = retention
         self._claim: Claim | None = None
-        with naming(self._folder, "created"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         if any(entry.name.isdecimal() and is_of_orbax(entry) for entry in self._folder.iterdir()):
             raise other_engine(self._folder, "orbax")
 
