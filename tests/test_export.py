@@ -92,6 +92,22 @@ def test_a_shared_part_is_one_weight():
     np.testing.assert_allclose(program(jnp.arange(4)), embed.attend(embed(jnp.arange(4))), rtol=1e-5)
 
 
+def test_a_copy_is_called_where_streams_change():
+    rnn = dx.RNN(dx.LSTMCell(2, 3, rngs=dx.Rngs(0)))
+    x = jnp.ones((4, 5, 2))
+    with pytest.raises(TransformError, match=r"RNN\.rngs\.count(.|\n)*dx\.clone\(model\)"):
+        dx.export(rnn, x)
+
+    def run(x: jax.Array) -> Any:
+        return dx.clone(rnn)(x)
+
+    program = dx.export(run, x, shapes="b, 5, 2")
+    assert rnn.rngs.count.value == 0
+    assert {name.rpartition(".")[2] for name in program.weights} == {"kernel", "bias"}
+    for _ in range(2):
+        np.testing.assert_allclose(program(x), dx.clone(rnn)(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("weights", ["inputs", "constants"])
 def test_files(net, weights, tmp_path):
     pytest.importorskip("flatbuffers")

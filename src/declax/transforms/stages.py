@@ -84,7 +84,8 @@ class Traced(Stage[R]):
             where,
             "an exported program returns results only, and this function changes its arguments or returns models",
             got=", ".join(names[i] for i in plan.changed) or "a changed structure, or a model in the result",
-            fix="model.eval()        # no statistics or random streams change then",
+            fix="model.eval()        # no statistics or random streams change then\n"
+            "lambda x: dx.clone(model)(x)        # each call begins with the same ones, as an RNN needs",
         )
 
     def flat(self) -> tuple[Call, Callable[[Sequence[Any]], Any]]:
