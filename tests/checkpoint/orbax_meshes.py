@@ -31,7 +31,13 @@ def restore(folder: Path) -> None:
 def main(folder: Path) -> None:
     data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 8)))
     keys = jax.random.wrap_key_data(sharded((8, 1), ("a", None), data))
-    dx.save(folder / "c", {"model": model_of((2, 4), ("a", "b"), VALUES), "keys": {"k": keys}}, engine="orbax")
+    whole = sharded((2, 4), (None, None), VALUES)
+    items = {"model": model_of((2, 4), ("a", "b"), VALUES), "keys": {"k": keys}, "whole": {"w": whole}}
+    seen: list[tuple[int, int]] = []
+    dx.save(folder / "c", items, engine="orbax", progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    written_once = 64 * 6 + 8 * 8  # what each process writes its part of
+    assert seen[-1][0] == seen[-1][1] >= written_once // jax.process_count()
     found = dx.load(folder / "c", into={"keys": {"k": keys}}, engine="orbax")["keys"]["k"]
     assert found.sharding == keys.sharding
     for one, other in zip(found.addressable_shards, keys.addressable_shards, strict=True):
