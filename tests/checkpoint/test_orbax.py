@@ -485,6 +485,24 @@ def test_steps_of_the_other_engine_are_refused(tmp_path):
         assert caught.value.fix == f'dx.Checkpoints({str(folder)!r}, engine="{engine}")'
 
 
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)", "checkpoints.save(2, items)"])
+def test_the_last_step_is_saved_when_the_program_ends(end, tmp_path):
+    program = (
+        "import sys, jax.numpy as jnp, declax as dx\n"
+        "items = {'table': {str(n): jnp.full((500, 1000), float(n)) for n in range(10)}}\n"
+        "checkpoints = dx.Checkpoints(sys.argv[1], engine='orbax')\n"
+        f"checkpoints.save(1, items)\n{end}\n"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", program, tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
+    assert "Error" not in done.stderr
+    checkpoints = steps_of(tmp_path)
+    assert checkpoints.steps() == ([1, 2] if "save" in end else [1])
+    found = checkpoints.load()["table"]
+    assert all((found[name] == float(name)).all() for name in found)
+
+
 def test_errors_in_the_background_are_raised_later(tmp_path, monkeypatch):
     checkpoints = steps_of(tmp_path)
     checkpoints.save(1, {"table": {"a": np.ones(2)}})

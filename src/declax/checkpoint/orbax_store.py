@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +58,8 @@ class OrbaxStore:
         claim = Claim(Path(self._folder)) if is_local and jax.process_index() == 0 else None
         policy, best = _Policy(self._retention), self._retention.best
         self._manager, self._counted = orbax_engine.manager_of(self._folder, policy, best)
-        self._close = weakref.finalize(self, _close, self._folder, self._manager, claim)
+        self._close = weakref.finalize(self, _close, self._folder, self._manager, claim, os.getpid())
+        _writers.add(self)
 
     def write(
         self,
@@ -93,7 +96,25 @@ class OrbaxStore:
             self._counted.finish()
 
 
-def _close(folder: Any, manager: Any, claim: Claim | None) -> None:
+_writers: weakref.WeakSet[OrbaxStore] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Waits for the steps that are being saved when the main thread ends."""
+    for store in list(_writers):
+        try:
+            store.close()
+        except Exception as error:  # noqa: BLE001  # nothing is above this
+            sys.excepthook(type(error), error, error.__traceback__)
+
+
+# Orbax saves in threads that start others, which Python refuses when it runs `atexit`; executors use this function too.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # private to CPython
+
+
+def _close(folder: Any, manager: Any, claim: Claim | None, process: int) -> None:
+    if os.getpid() != process:  # a fork, which has no threads that save
+        return
     try:
         with orbax_engine.naming_errors(folder, "write the checkpoint"):
             manager.close()
