@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -92,6 +93,16 @@ def test_a_shared_part_is_one_weight():
     np.testing.assert_allclose(program(jnp.arange(4)), embed.attend(embed(jnp.arange(4))), rtol=1e-5)
 
 
+def test_numbers_are_constants():
+    model = dx.Module()
+    model.rate, model.table = dx.Variable(2.0), dx.Variable(jnp.arange(3, dtype=jnp.bfloat16))
+    program = dx.export(lambda x: x * model.rate + model.table.sum(), jnp.ones(2, jnp.bfloat16))
+    assert list(program.weights) == ["table"]
+    found = program(jnp.ones(2, jnp.bfloat16))
+    assert found.dtype == jnp.bfloat16
+    assert (found == 5).all()
+
+
 def test_a_copy_is_called_where_streams_change():
     rnn = dx.RNN(dx.LSTMCell(2, 3, rngs=dx.Rngs(0)))
     x = jnp.ones((4, 5, 2))
@@ -164,6 +175,8 @@ def test_changed_files_are_refused(net, tmp_path):
     [
         ({"format": 2}, "this is not a manifest that this version reads"),
         ({"sha256": {}}, "the manifest does not list the files"),
+        ({"sha256": {"program.jax_export": 3}}, "the manifest does not list the files"),
+        ({"sha256": {"program.jax_export": "", "../x": ""}}, "the manifest does not list the files"),
     ],
 )
 def test_manifests_are_checked(change, text, tmp_path):
@@ -175,6 +188,18 @@ def test_manifests_are_checked(change, text, tmp_path):
         dx.load_exported(tmp_path / "sine")
     path.write_text("[]")
     with pytest.raises(CheckpointError, match="this is not a manifest"):
+        dx.load_exported(tmp_path / "sine")
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(1000)])
+def test_programs_that_jax_cannot_read(content, tmp_path):
+    pytest.importorskip("flatbuffers")
+    dx.export(jnp.sin, X).save(tmp_path / "sine")
+    (tmp_path / "sine" / "program.jax_export").write_bytes(content)
+    path = tmp_path / "sine" / "export.json"
+    digest = hashlib.sha256(content).hexdigest()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": {"program.jax_export": digest}}))
+    with pytest.raises(CheckpointError, match=r"program\.jax_export: JAX cannot read the program"):
         dx.load_exported(tmp_path / "sine")
 
 

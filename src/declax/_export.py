@@ -140,7 +140,7 @@ def export(
         each array symbolic; a tuple has one entry for each example. None takes the shapes of the examples.
       platforms: the platforms to compile for, such as ``("cpu", "cuda", "tpu")``; None for the one here.
       weights: "inputs" keeps the weights apart from the program, in `ExportedProgram.weights`; "constants" puts them
-        into it. Random streams are always constants.
+        into it. Random streams and Python numbers are always constants.
 
     Returns:
       The program, which can be called and saved.
@@ -224,7 +224,12 @@ def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
             if hashlib.file_digest(opened, "sha256").hexdigest() != digest:  # type: ignore[arg-type]  # it reads
                 raise CheckpointError(str(folder / file), "the file was changed after it was written", expected=digest)
     with naming(folder / PROGRAM, "read"):
-        exported = jax.export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
+        content = bytearray((folder / PROGRAM).read_bytes())
+    try:
+        exported = jax.export.deserialize(content)
+    except Exception as error:  # of any kind, as flatbuffers finds them
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise CheckpointError(str(folder / PROGRAM), "JAX cannot read the program", got=reason) from error
     stored = map_tensors(folder / WEIGHTS) if WEIGHTS in manifest["sha256"] else {}
     misfit = _misfit_of(exported, stored)
     if misfit is not None:
@@ -256,7 +261,8 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
             str(path), "this is not a manifest that this version reads", expected=f"format {FORMAT}", got=got
         )
     files = found.get("sha256")
-    if not isinstance(files, dict) or PROGRAM not in files or files.keys() - {PROGRAM, WEIGHTS}:
+    is_table = isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values())
+    if not is_table or PROGRAM not in files or files.keys() - {PROGRAM, WEIGHTS}:
         raise CheckpointError(str(path), "the manifest does not list the files", expected=f"{PROGRAM} and {WEIGHTS}")
     return found
 
@@ -270,7 +276,7 @@ def _names(call: Call) -> list[str]:
 
 
 def _weights_of(call: Call, values: dict[str, Any]) -> dict[str, jax.Array]:
-    """The values that are inputs of the program: arrays that are not of random streams."""
+    """The values that are inputs of the program: arrays that are not of random streams. Numbers have no dtype."""
     if call.structure.graphdef is None:
         return {}
     leaf_defs = call.structure.graphdef.definition.leaf_defs
@@ -280,6 +286,7 @@ def _weights_of(call: Call, values: dict[str, Any]) -> dict[str, jax.Array]:
         for (name, value), kind in zip(values.items(), kinds, strict=True)
         if not issubclass(kind, RngState)
         and is_array_like(value)
+        and hasattr(value, "dtype")
         and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
     }
 
