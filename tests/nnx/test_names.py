@@ -9,6 +9,7 @@ import types
 import typing
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import declax as dx
@@ -78,6 +79,27 @@ def test_functions_that_are_the_same_have_the_keywords_of_the_peers():
     assert len(functions) > 60
 
 
+def test_functions_take_by_name_what_those_of_the_peer_take_by_name():
+    nnx = pytest.importorskip("flax.nnx")
+    there = [row.name for row in rows() if row.status != "absent" and row.name != "ids"]
+    functions = [name for name in there if isinstance(getattr(nnx, name), types.FunctionType)]
+    for name in functions:
+        theirs = _by_name(getattr(nnx, name))
+        assert _by_name(getattr(dx, name))[: len(theirs)] == theirs, name
+    assert len(functions) > 90
+
+
+def test_a_function_and_a_model_by_name():
+    model = dx.Linear(2, 1, rngs=dx.Rngs(0))
+    loss = lambda model, x: (model(x) ** 2).sum()  # noqa: E731  # short
+    expected, grads = dx.value_and_grad(loss)(model, jnp.ones(2))
+    assert dx.jit(fun=loss)(model, jnp.ones(2)) == expected
+    assert dx.value_and_grad(f=loss, argnums=0)(model, jnp.ones(2))[1].keys() == grads.keys()
+    assert dx.scan(f=lambda total, x: (total + x, x), length=2)(0.0, jnp.ones(2))[0] == 2
+    assert dx.vmap(f=lambda x: x + 1, in_axes=0)(jnp.ones(2)).tolist() == [2, 2]
+    assert dx.state(node=model).keys() == dx.split(node=model)[1].keys() == grads.keys()
+
+
 NOT_ON_CLASSES = {"required_metadata", "get_default", "get_stack", "sharding_names"}
 """What serves the peer's implementation, and `sharding_names`, which declax has on each Variable."""
 
@@ -91,6 +113,12 @@ def test_classes_that_are_the_same_have_the_members_of_the_peers():
         lacking = public - set(dir(getattr(dx, name))) - annotated - NOT_ON_CLASSES
         assert not lacking, name
     assert len(classes) > 40
+
+
+def _by_name(function: typing.Any) -> list[tuple[int, str]]:
+    """The arguments that a program may give by position or by name, with their positions."""
+    parameters = enumerate(inspect.signature(function).parameters.values())
+    return [(position, p.name) for position, p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def _keywords(function: typing.Any) -> set[str]:

@@ -553,7 +553,7 @@ def _is_copied_plainly(value: object) -> bool:
     return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
 
 
-def check_pytree(node: object, /) -> None:
+def check_pytree(pytree: object) -> None:
     """Checks the attributes of a Pytree for data that JAX would not see.
 
     Construction calls it. Call it after changing a container in place.
@@ -570,17 +570,17 @@ def check_pytree(node: object, /) -> None:
     declax.errors.StatusError: Module.names: data was assigned to an attribute that is static. [status]
     ...
     """
-    if not isinstance(node, Pytree):
-        raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(node))
-    attributes: dict[Any, Any] = vars(node)
-    for name, status in layout_of(node).statuses.items():
+    if not isinstance(pytree, Pytree):
+        raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(pytree))
+    attributes: dict[Any, Any] = vars(pytree)
+    for name, status in layout_of(pytree).statuses.items():
         value = attributes.get(name)
         if value.__class__ in PLAIN:
             continue
         if isinstance(value, CONTAINERS):
-            check_tags(node, name, value)
+            check_tags(pytree, name, value)
         if status is not Status.DATA:
-            check_static(node, name, value, "is static")
+            check_static(pytree, name, value, "is static")
 
 
 def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:

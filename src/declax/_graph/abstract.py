@@ -18,12 +18,12 @@ from declax.errors import AbstractModelError, format_path
 N = TypeVar("N")
 
 
-def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
+def as_abstract(tree: N, graph: bool | None = None) -> N:
     """A copy of a model with shapes and dtypes in place of its arrays, and the same GraphDef.
 
     Args:
-      node: a model, a State, an array, or a container of these; may be abstract already.
-      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+      tree: a model, a State, an array, or a container of these; may be abstract already.
+      graph: False if it must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
       The copy. Each leaf is a `jax.ShapeDtypeStruct`, with the sharding of a committed array, or the one that its
@@ -37,7 +37,7 @@ def as_abstract(node: N, /, *, graph: bool | None = None) -> N:
     >>> dx.as_abstract(dx.Param(jnp.ones((2, 3)))).value
     ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
-    binding = bind(node, graph)
+    binding = bind(tree, graph)
     shapes = Shapes().of(binding.read())
     definition = binding.graphdef.definition
     for position, (path, leaf_def) in enumerate(zip(definition.paths, definition.leaf_defs, strict=True)):

@@ -142,7 +142,7 @@ def split(
 ) -> tuple[GraphDef[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N], State[N]]: ...
 @overload
 def split(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
-def split(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+def split(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """Splits a graph into its structure and its values.
 
     The States share their arrays with the graph.
@@ -192,7 +192,7 @@ def unpack(
 ) -> Tuple4[GraphState[N]]: ...
 @overload
 def unpack(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
-def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """Splits a graph into States that hold its GraphDef.
 
     Args:
@@ -276,7 +276,7 @@ def state(
 ) -> Tuple4[State[N]]: ...
 @overload
 def state(node: Any, a: Filter, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any: ...
-def state(node: Any, /, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
+def state(node: Any, *filters: Filter, copy: bool = False, graph: bool | None = None) -> Any:
     """The values of a graph: a snapshot, which later changes of the graph do not affect.
 
     Args:
@@ -322,7 +322,7 @@ def variables(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) ->
 def variables(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = None) -> Tuple3[State[N]]: ...
 @overload
 def variables(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
-def variables(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+def variables(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """The Variables of a graph by path, in a State that shows them: a write to one changes the graph.
 
     `state` copies the values instead. An assignment to a path, as

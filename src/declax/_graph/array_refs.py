@@ -169,7 +169,7 @@ def with_vars(
     return _convert(node, change, chosen, graph, allows)
 
 
-def as_pure(tree: N, /, *, graph: bool | None = None) -> N:
+def as_pure(tree: N, *, graph: bool | None = None) -> N:
     """A copy of a graph with the raw values of Variables in place of the Variables, and arrays in place of refs.
 
     For storing and exporting, where kinds and metadata have no use.

@@ -47,7 +47,7 @@ def pop(node: N, a: Filter, b: Filter, c: Filter, /, *, graph: bool | None = Non
 def pop(node: N, a: Filter, b: Filter, c: Filter, d: Filter, /, *, graph: bool | None = None) -> Tuple4[State[N]]: ...
 @overload
 def pop(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> Any: ...
-def pop(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
+def pop(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """Takes Variables out of a graph, wherever it refers to them, and plain arrays.
 
     Args:

@@ -196,7 +196,7 @@ class GraphDef(Shared, Generic[N]):
         root: N = GraphDef._merge(self, state, *states, copy=copy)
         return root
 
-    def apply(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
+    def apply(self, state: Mapping[Any, Any], *states: Mapping[Any, Any]) -> Any:
         """Calls a method of a new graph of this structure: ``declax.call((graphdef, state, ...))``."""
         return GraphDef._call((self, state, *states))
 

@@ -70,7 +70,7 @@ def capture(
 def capture(
     fn: Callable[P, R], a: VariableKind, /, *var_types: VariableKind, **options: Unpack[CaptureOptions]
 ) -> Callable[P, tuple[Any, ...]]: ...
-def capture(fn: Any, /, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
+def capture(fn: Any, *var_types: VariableKind, init: Init = None, method_outputs: VariableKind | None = None) -> Any:
     """A function that returns, with its result, a State for each kind of the Variables that modules sow while it runs.
 
     Without kinds, it returns the result only. Values that `Module.sow` and `Module.perturb` store during the call are

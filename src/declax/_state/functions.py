@@ -13,12 +13,12 @@ from declax.traversals import empty_node, nest, walk_mapping
 M = TypeVar("M")
 
 
-def to_flat_state(state: State[Any], /) -> FlatState:
+def to_flat_state(state: State[Any]) -> FlatState:
     """As `State.flat_state`."""
     return state.flat_state()
 
 
-def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]], /) -> State[Any]:
+def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
     """As `State.from_flat_path`."""
     return State.from_flat_path(flat_state)
 
@@ -83,7 +83,7 @@ def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, 
     return as_state(first) - as_state(second)
 
 
-def restore_int_paths(pure_dict: Mapping[Any, Any], /) -> dict[Any, Any]:
+def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
     """New nested dicts, in which keys such as ``"0"`` and ``"-1"`` are integers again.
 
     JSON and most checkpoints store the key ``0`` as ``"0"``. Other spellings,

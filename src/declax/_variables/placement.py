@@ -128,7 +128,7 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
 
     _current: ClassVar[Any] = _JitKey(Rules())
 
-    def __init__(self, rules: AxisRules | Rules, /, *, otherwise: Literal["raise", "replicate"] = "raise") -> None:
+    def __init__(self, rules: AxisRules | Rules, *, otherwise: Literal["raise", "replicate"] = "raise") -> None:
         if otherwise not in ("raise", "replicate"):
             raise errors.ShardingError(
                 "sharding_rules.otherwise", "unknown choice", expected="'raise' or 'replicate'", got=repr(otherwise)

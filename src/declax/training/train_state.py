@@ -73,7 +73,7 @@ class TrainState(FrozenTree, Generic[M]):
         opt_state, counted = tx.init(params), jnp.asarray(step)
         return cls(graphdef=graphdef, params=params, opt_state=opt_state, step=counted, tx=tx, **fields)
 
-    def apply(self, state: State[Any] | str, /, *states: State[Any] | str) -> Caller[tuple[GraphDef[M], State[M]]]:
+    def apply(self, state: State[Any] | str, *states: State[Any] | str) -> Caller[tuple[GraphDef[M], State[M]]]:
         """As `declax.call` of the model with these States, or those in the fields of these names.
 
         Raises:

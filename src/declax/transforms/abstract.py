@@ -69,7 +69,7 @@ def eval_shape(
 
 @overload
 def make_jaxpr(
-    f: Callable[P, Any], /, *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
+    f: Callable[P, Any], *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
 ) -> Callable[P, ClosedJaxpr]: ...
 @overload
 def make_jaxpr(
@@ -77,7 +77,7 @@ def make_jaxpr(
 ) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
 @overload
 def make_jaxpr(
-    f: Callable[P, Any], /, *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
+    f: Callable[P, Any], *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
 ) -> Callable[P, tuple[ClosedJaxpr, Any]]: ...
 @overload
 def make_jaxpr(
@@ -85,7 +85,6 @@ def make_jaxpr(
 ) -> Callable[[Callable[P, Any]], Callable[P, tuple[ClosedJaxpr, Any]]]: ...
 def make_jaxpr(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     static_argnums: Numbers = None,
     axis_env: Sequence[tuple[Hashable, int]] | None = None,

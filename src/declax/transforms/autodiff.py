@@ -108,42 +108,42 @@ Argnums = int | DiffState | Sequence[int | DiffState]
 
 
 @overload
-def grad(f: F, /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]) -> Untyped: ...
+def grad(f: F, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]) -> Untyped: ...
 @overload
 def grad(
-    f: LossOf[M, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf[M, P], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[M, P, State[M]]: ...
 @overload
 def grad(
-    f: LossOf[A, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf[A, P], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[A, P, A]: ...
 @overload
 def grad(
-    f: LossOf[L, P], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf[L, P], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[L, P, jax.Array]: ...
 @overload
 def grad(
-    f: LossOf2[B, A, P], /, *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[B, A, P], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[B, A, P, A]: ...
 @overload
 def grad(
-    f: LossOf2[M, A, P], /, *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[M, A, P], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[M, A, P, tuple[State[M], A]]: ...
 @overload
 def grad(
-    f: Loss[P], /, *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Loss[P], *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Callable[P, State[Any]]: ...
 @overload
 def grad(
-    f: LossOf[B, P], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
+    f: LossOf[B, P], *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, Any]: ...
 @overload
 def grad(
-    f: LossAuxOf[M, P, X], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: LossAuxOf[M, P, X], *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[M, P, tuple[State[M], X]]: ...
 @overload
 def grad(
-    f: LossAuxOf[B, P, X], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
+    f: LossAuxOf[B, P, X], *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[Any, X]]: ...
 @overload
 def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfGrad: ...
@@ -155,7 +155,6 @@ def grad(
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,
@@ -199,27 +198,27 @@ def grad(
 
 @overload
 def value_and_grad(
-    f: F, /, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
+    f: F, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
 ) -> Untyped: ...
 @overload
 def value_and_grad(
-    f: Of[M, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Of[M, P, V], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[M, P, tuple[V, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Of[A, P, V], /, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Of[A, P, V], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[A, P, tuple[V, A]]: ...
 @overload
 def value_and_grad(
-    f: Of[B, P, V], /, *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
+    f: Of[B, P, V], *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[V, Any]]: ...
 @overload
 def value_and_grad(
-    f: Of[M, P, VX], /, *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
+    f: Of[M, P, VX], *, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]
 ) -> Of[M, P, tuple[VX, State[M]]]: ...
 @overload
 def value_and_grad(
-    f: Of[B, P, VX], /, *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
+    f: Of[B, P, VX], *, argnums: Argnums = 0, has_aux: Yes, **options: Unpack[AnyGradOptions]
 ) -> Of[B, P, tuple[VX, Any]]: ...
 @overload
 def value_and_grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> OfValueAndGrad: ...
@@ -231,7 +230,6 @@ def value_and_grad(
 ) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     argnums: Argnums = 0,
     has_aux: bool = False,

@@ -32,7 +32,7 @@ PARTITION_NAME: Final = "partition_name"
 
 @overload
 def transform_metadata(
-    f: Callable[P, R], /, *, in_axes: Any = 0, out_axes: Any = 0, partition: str | None, graph: bool | None = None
+    f: Callable[P, R], *, in_axes: Any = 0, out_axes: Any = 0, partition: str | None, graph: bool | None = None
 ) -> Callable[P, R]: ...
 @overload
 def transform_metadata(
@@ -40,7 +40,6 @@ def transform_metadata(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def transform_metadata(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     in_axes: Any = 0,
     out_axes: Any = 0,

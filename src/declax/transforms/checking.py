@@ -18,9 +18,7 @@ R = TypeVar("R")
 
 def checkify(
     f: Callable[P, R],
-    /,
     errors: frozenset[Any] = of_jax.user_checks,
-    *,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[P, tuple[of_jax.Error, R]]:

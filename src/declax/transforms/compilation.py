@@ -87,12 +87,11 @@ _acquire, _release = epoch.committing.acquire, epoch.committing.release
 
 
 @overload
-def jit(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitWrapped[P, R]: ...
+def jit(fun: Callable[P, R], **options: Unpack[JitOptions]) -> JitWrapped[P, R]: ...
 @overload
 def jit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -317,7 +316,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
 
 
 @overload
-def cached_partial(f: Callable[P, R], /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
+def cached_partial(f: Callable[P, R], **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
 @overload
 def cached_partial(f: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[ModeOptions]) -> Callable[P, R]: ...
 @overload
@@ -333,7 +332,7 @@ def cached_partial(
     f: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[ModeOptions]
 ) -> Callable[..., R]: ...
 def cached_partial(
-    f: Callable[..., Any], /, *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+    f: Callable[..., Any], *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[..., Any]:
     """A function with its first arguments given.
 
@@ -393,7 +392,7 @@ class JitPartial(functools.partial[R], Staged[P, R], Generic[P, R]):
 
 
 @overload
-def jit_partial(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
+def jit_partial(fun: Callable[P, R], **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
 @overload
 def jit_partial(fun: Callable[Concatenate[A, P], R], a: A, /, **options: Unpack[JitOptions]) -> JitPartial[P, R]: ...
 @overload
@@ -408,7 +407,7 @@ def jit_partial(
 def jit_partial(
     fun: Callable[..., R], a: Any, b: Any, c: Any, d: Any, /, *more: Any, **options: Unpack[JitOptions]
 ) -> JitPartial[..., R]: ...
-def jit_partial(fun: Callable[..., R], /, *partial_args: Any, **options: Unpack[JitOptions]) -> JitPartial[..., R]:
+def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[JitOptions]) -> JitPartial[..., R]:
     """Compiles a function, and gives it its first arguments.
 
     As ``cached_partial(jit(fun, ...), *partial_args)``: the partial arguments may change in any way between calls and

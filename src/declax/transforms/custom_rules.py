@@ -54,7 +54,7 @@ P = ParamSpec("P")
 
 @overload
 def custom_vjp(
-    fun: Callable[P, R], /, *, nondiff_argnums: Argnums = (), **options: Unpack[ModeOptions]
+    fun: Callable[P, R], *, nondiff_argnums: Argnums = (), **options: Unpack[ModeOptions]
 ) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(
@@ -62,7 +62,6 @@ def custom_vjp(
 ) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
 def custom_vjp(
     fun: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     nondiff_argnums: Argnums = (),
     graph: bool | None = None,

@@ -86,15 +86,15 @@ jax.tree_util.register_dataclass(Pullback, data_fields=["_pull"], meta_fields=["
 
 @overload
 def vjp(
-    f: Callable[[*Ts], tuple[R, A]], /, *primals: *Ts, has_aux: Literal[True], **options: Unpack[ModeOptions]
+    f: Callable[[*Ts], tuple[R, A]], *primals: *Ts, has_aux: Literal[True], **options: Unpack[ModeOptions]
 ) -> tuple[R, Pullback, A]: ...
 @overload
 def vjp(
-    f: Callable[[*Ts], R], /, *primals: *Ts, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
+    f: Callable[[*Ts], R], *primals: *Ts, has_aux: Literal[False] = False, **options: Unpack[ModeOptions]
 ) -> tuple[R, Pullback]: ...
 @overload
 def vjp(
-    f: Callable[P, Any], /, *, has_aux: bool = False, **options: Unpack[ModeOptions]
+    f: Callable[P, Any], *, has_aux: bool = False, **options: Unpack[ModeOptions]
 ) -> Callable[P, tuple[Any, ...]]: ...
 @overload
 def vjp(
@@ -102,7 +102,6 @@ def vjp(
 ) -> Callable[[Callable[P, Any]], Callable[P, tuple[Any, ...]]]: ...
 def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number of arguments
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *primals: Any,
     has_aux: bool = False,
     graph: bool | None = None,

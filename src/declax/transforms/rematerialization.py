@@ -33,12 +33,11 @@ P = ParamSpec("P")
 
 
 @overload
-def remat(f: Callable[P, R], /, **options: Unpack[RematOptions]) -> Callable[P, R]: ...
+def remat(f: Callable[P, R], **options: Unpack[RematOptions]) -> Callable[P, R]: ...
 @overload
 def remat(**options: Unpack[RematOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def remat(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     prevent_cse: bool = True,
     static_argnums: Numbers = (),

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 @overload
 def pmap(
-    f: Callable[P, R], /, *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[PmapOptions]
+    f: Callable[P, R], *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[PmapOptions]
 ) -> JitWrapped[P, R]: ...
 @overload
 def pmap(
@@ -38,7 +38,6 @@ def pmap(
 ) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def pmap(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     axis_name: Hashable | None = None,
     in_axes: AxisTree = 0,

@@ -55,16 +55,16 @@ P = ParamSpec("P")
 
 @overload
 def scan(
-    f: F, /, *, in_axes: AxisTree = (Carry, 0), out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
+    f: F, *, in_axes: AxisTree = (Carry, 0), out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
 ) -> Untyped: ...
 @overload
-def scan(f: Of[C, P, tuple[C, Y]], /, **options: Unpack[ScanOptions]) -> Of[C, P, tuple[C, Y]]: ...
+def scan(f: Of[C, P, tuple[C, Y]], **options: Unpack[ScanOptions]) -> Of[C, P, tuple[C, Y]]: ...
 @overload
 def scan(
-    f: Callable[P, R], /, *, in_axes: AxisTree, out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
+    f: Callable[P, R], *, in_axes: AxisTree, out_axes: AxisTree = (Carry, 0), **options: Unpack[ScanOptions]
 ) -> Callable[P, R]: ...
 @overload
-def scan(f: Callable[P, R], /, *, out_axes: AxisTree, **options: Unpack[ScanOptions]) -> Callable[P, R]: ...
+def scan(f: Callable[P, R], *, out_axes: AxisTree, **options: Unpack[ScanOptions]) -> Callable[P, R]: ...
 @overload
 def scan(**options: Unpack[ScanOptions]) -> OfScan: ...
 @overload
@@ -75,7 +75,6 @@ def scan(
 def scan(*, out_axes: AxisTree, **options: Unpack[ScanOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def scan(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     length: int | None = None,
     reverse: bool = False,

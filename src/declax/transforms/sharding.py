@@ -34,12 +34,11 @@ _REPLICATED: PartitionSpec = jax.P()  # type: ignore[no-untyped-call]  # of jax
 
 
 @overload
-def shard_map(f: Callable[P, R], /, *, out_specs: Any, **options: Unpack[ShardMapOptions]) -> Callable[P, R]: ...
+def shard_map(f: Callable[P, R], *, out_specs: Any, **options: Unpack[ShardMapOptions]) -> Callable[P, R]: ...
 @overload
 def shard_map(*, out_specs: Any, **options: Unpack[ShardMapOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def shard_map(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     mesh: Mesh | AbstractMesh | None = None,
     in_specs: Any | Missing = MISSING,

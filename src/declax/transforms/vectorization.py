@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 @overload
 def vmap(
-    f: Callable[P, R], /, *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[VmapOptions]
+    f: Callable[P, R], *, in_axes: AxisTree = 0, out_axes: AxisTree = 0, **options: Unpack[VmapOptions]
 ) -> Callable[P, R]: ...
 @overload
 def vmap(
@@ -64,7 +64,6 @@ def vmap(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def vmap(
     f: Callable[..., Any] | Missing = MISSING,
-    /,
     *,
     in_axes: AxisTree = 0,
     out_axes: AxisTree = 0,
