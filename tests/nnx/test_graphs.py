@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import declax as dx
@@ -73,6 +74,27 @@ def test_functions_of_map_write_to_the_model(graph: bool) -> None:
         return *seen, shared, float(model.kernel.sum()), float(doubled.kernel.sum())
 
     assert same(program) == (4.0, 4.0, None, (True, False), 2.0, 4.0)
+
+
+def test_map_of_a_state() -> None:
+    def program(nnx: Any) -> Any:
+        layer = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        state = nnx.merge_state(nnx.state(layer), {"steps": jnp.array(3)})
+        labels = nnx.map(lambda path, v: "decay" if path[-1] == "kernel" else "none", state)
+        doubled = nnx.map(lambda path, v: v * 2 if path == ("steps",) else v.get_value() * 2, state)
+        tagged = nnx.map(lambda path, v: v if path == ("steps",) else v.replace(v[...], tag=path[-1]), state)
+        shapes = nnx.map(lambda path, v: v.shape, state, recreate_variables=False)
+        seen = [[type(value).__name__ for _, value in nnx.to_flat_state(made)] for made in (labels, doubled, tagged)]
+        masked = optax.masked(optax.add_decayed_weights(0.5), nnx.map(lambda path, v: path[-1] == "kernel", state))
+        updates, _ = masked.update(state, masked.init(state), state)
+        numbers = [float(updates["kernel"].sum()), int(doubled["steps"]), float(doubled["kernel"].sum())]
+        return jax.tree.leaves(labels), seen, tagged["bias"].tag, nnx.to_pure_dict(shapes), numbers
+
+    labels, seen, tag, shapes, _ = same(program)
+    assert labels == ["none", "decay", "none"]
+    assert seen[1] == seen[2] == ["Param", "Param", "ArrayImpl"]
+    assert tag == "bias"
+    assert shapes == {"bias": (3,), "kernel": (2, 3), "steps": ()}
 
 
 @pytest.mark.parametrize("graph", [True, False])

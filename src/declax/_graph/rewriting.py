@@ -28,6 +28,7 @@ from declax._graph.unflattening import build
 from declax._graph.updating import checked_plain
 from declax._modes import is_graph, is_on
 from declax._state.definition import call_each
+from declax._state.states import State
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import MISSING, Path
@@ -50,8 +51,9 @@ def map(  # noqa: A001  # the peers' name
       f: takes a path and a leaf: an array, or a Variable of the model, so that
         a write to it changes the model. A Variable that it returns is part of
         the new graph; any other result is the value of a new Variable of the
-        same kind and metadata. For an array it returns an array or a number.
-      node: a model, or a container of models.
+        same kind and metadata. For an array of a model it returns an array or
+        a number; for an array of a State, anything.
+      node: a model, a container of models, or a State, such as one of labels.
       recreate_variables: False puts each result in place of its Variable, also a raw value.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
@@ -70,19 +72,28 @@ def map(  # noqa: A001  # the peers' name
     (2.0, 3.0, 'scale')
     """
     check_function("map", f)
-    binding = bind(node, graph)
     is_recreating = is_on("recreate_variables", recreate_variables)
+    if isinstance(node, State):
+        mapped: N = node.map(lambda path, value: _recreated(value, f(path, value)) if is_recreating else f(path, value))
+        return mapped
+    binding = bind(node, graph)
     paths = binding.graphdef.definition.paths
     given = [
         raw if variable is None else variable for variable, raw in zip(binding.variables, binding.read(), strict=True)
     ]
     leaves = call_each("map", f, paths, zip(paths, given, strict=True))
-    for position, (value, result) in enumerate(zip(given, leaves, strict=True)):
-        if is_recreating and isinstance(value, Variable) and not isinstance(result, Variable):
-            leaves[position] = new_variable(type(value), result, value._metadata, _jax.current_trace())
+    if is_recreating:
+        leaves = [_recreated(value, result) for value, result in zip(given, leaves, strict=True)]
     leaves = checked_plain(binding.graphdef, leaves, "map")
     root: N = build(binding.graphdef, leaves, variables=leaves)
     return root
+
+
+def _recreated(value: Any, result: Any) -> Any:
+    """The result for a leaf: in place of a Variable, a Variable."""
+    if not isinstance(value, Variable) or isinstance(result, Variable):
+        return result
+    return new_variable(type(value), result, value._metadata, _jax.current_trace())
 
 
 def check_function(where: str, f: object) -> None:
