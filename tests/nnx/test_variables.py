@@ -195,6 +195,12 @@ def test_a_variable_is_called_as_its_value(nnx):
     assert nnx.Variable(lambda x, y=0: x + y)(1, y=2) == 3
 
 
+def test_a_rounded_array_keeps_its_dtype(nnx):
+    rounded = round(nnx.Param(jnp.array([1.6, 2.2])))
+    assert rounded.dtype == jnp.float32
+    assert rounded.tolist() == [2.0, 2.0]
+
+
 def test_items_are_deleted(nnx):
     table = nnx.Variable({"a": 1, "b": 2})
     del table["a"]

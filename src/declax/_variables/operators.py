@@ -117,7 +117,7 @@ class BoxOperators:
     def __rdivmod__(self, other: Any) -> Any:
         return divmod(operand(other), self.get_value())
 
-    def __round__(self, ndigits: int | None = None) -> Any:
+    def __round__(self, ndigits: int = 0) -> Any:  # an array of floats stays one, as in the peer
         return round(self.get_value(), ndigits)
 
     def __contains__(self, item: Any) -> bool:
