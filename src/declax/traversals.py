@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
+from declax._lazy import lazy_names
 from declax._typing import Path
 from declax.errors import GraphError, describe, format_path
 
@@ -183,3 +184,7 @@ def _joined(path: Path, sep: str) -> str:
                 fix="flatten_mapping(xs)   # paths as tuples",
             )
     return sep.join(path)  # type: ignore[arg-type]  # all are strings
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

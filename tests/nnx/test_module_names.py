@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import subprocess
 import sys
 import types
@@ -79,6 +81,28 @@ def test_a_module_has_the_public_names_of_the_peers_module(path):
             assert getattr(ours, name) is getattr(dx, name), name
 
 
+def written_names(module: types.ModuleType) -> set[str]:
+    """The public names that stand on the left of the statements of a module, type variables excepted."""
+    names = set()
+    for statement in ast.parse(inspect.getsource(module)).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {n for n in names if not n.startswith("_") and not isinstance(getattr(module, n, None), typing.TypeVar)}
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_another_name_of_the_peers_module_is_there_or_gives_the_reason(path):
+    pytest.importorskip("flax.nnx")
+    ours = importlib.import_module(f"declax.{path}")
+    for name in written_names(importlib.import_module(f"flax.nnx.{path}")):
+        if not hasattr(ours, name):
+            with pytest.raises(MissingAttributeError, match=r"public names of the one in NNX|which Flax NNX has"):
+                getattr(ours, name)
+
+
 @pytest.mark.parametrize(("older", "newer"), OLDER_NAMES.items())
 def test_a_module_with_an_older_name(older, newer):
     older, newer = getattr(dx, older), getattr(dx, newer)
@@ -99,6 +123,13 @@ def test_the_default_initializers_draw_the_peers_numbers(name):
     ours = getattr(dx.nn.linear, name)
     key = jax.random.key(0)
     np.testing.assert_array_equal(ours(key, (3, 4), "float32"), theirs(key, (3, 4), "float32"))
+
+
+@pytest.mark.parametrize("name", ["default_a_initializer", "default_b_initializer"])
+def test_the_default_initializers_of_adapters_draw_the_peers_numbers(name):
+    theirs = getattr(pytest.importorskip("flax.nnx.nn.lora"), name)
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(getattr(dx.nn.lora, name)(key, (3, 4), "float32"), theirs(key, (3, 4), "float32"))
 
 
 def test_the_bridge_to_linen_is_refused_with_the_reason():

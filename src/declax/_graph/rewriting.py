@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from declax import _jax
 from declax._classes.pytree import layout_of, set_layout
@@ -74,8 +74,7 @@ def map(  # noqa: A001  # the peers' name
     check_function("map", f)
     is_recreating = is_on("recreate_variables", recreate_variables)
     if isinstance(node, State):
-        mapped: N = node.map(lambda path, value: _recreated(value, f(path, value)) if is_recreating else f(path, value))
-        return mapped
+        return cast("N", node.map((lambda path, leaf: _recreated(leaf, f(path, leaf))) if is_recreating else f))
     binding = bind(node, graph)
     paths = binding.graphdef.definition.paths
     given = [

@@ -1,5 +1,8 @@
 """Initializers, under the peer's name of their module."""
 
+from typing import TYPE_CHECKING
+
+from declax._lazy import lazy_names
 from declax.initializers import Initializer as Initializer
 from declax.initializers import constant as constant
 from declax.initializers import delta_orthogonal as delta_orthogonal
@@ -22,3 +25,6 @@ from declax.initializers import xavier_normal as xavier_normal
 from declax.initializers import xavier_uniform as xavier_uniform
 from declax.initializers import zeros as zeros
 from declax.initializers import zeros_init as zeros_init
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static
+from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
@@ -25,6 +26,9 @@ from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn.contractions import LinearGeneral, sizes_of
 from declax.nn.linear import Linear, OutSharding
+
+default_a_initializer: Initializer = he_uniform()
+default_b_initializer: Initializer = zeros
 
 
 class LoRAParam(Param[T]):
@@ -93,8 +97,8 @@ class LoRA(Module):
     base_module: Module | None = field(default=None)
     dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
-    a_initializer: InitVar[Initializer] = field(default=he_uniform())
-    b_initializer: InitVar[Initializer] = field(default=zeros)
+    a_initializer: InitVar[Initializer] = field(default=default_a_initializer)
+    b_initializer: InitVar[Initializer] = field(default=default_b_initializer)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
@@ -168,8 +172,8 @@ class LoRALinear(Linear):
     lora_rank: int = field(ge=1)
     lora_dtype: Dtype | None = static(default_factory=COMPUTE_DTYPE)
     lora_param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
-    a_initializer: InitVar[Initializer] = field(default=he_uniform())
-    b_initializer: InitVar[Initializer] = field(default=zeros)
+    a_initializer: InitVar[Initializer] = field(default=default_a_initializer)
+    b_initializer: InitVar[Initializer] = field(default=default_b_initializer)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
     lora_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     rngs: InitVar[Rngs] = field()
@@ -255,3 +259,7 @@ class LoRALinearGeneral(LinearGeneral):
         rest = [size for axis, size in enumerate(inputs.shape) if axis not in axes]
         x = jnp.moveaxis(inputs, axes, range(-len(axes), 0)).reshape(*rest, self.lora.in_features)
         return y + self.lora(x).reshape(y.shape)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
