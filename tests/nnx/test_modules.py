@@ -125,6 +125,22 @@ def test_bare_specifiers_give_statuses_in_a_class_with_an_init(nnx):
     assert jax.tree.map(lambda x: x * 2, Counter()).size == 4
 
 
+def test_keywords_of_a_class_reach_init_subclass(nnx):
+    class Layer(nnx.Module):
+        known = {}
+
+        def __init_subclass__(cls, name=None, bases=(), **options):
+            super().__init_subclass__(**options)
+            Layer.known[name] = cls, bases
+
+    class Wide(Layer, name="wide", bases=1):
+        def __init__(self):
+            self.kernel = nnx.Param(jnp.ones(2))
+
+    assert Layer.known == {"wide": (Wide, 1)}
+    assert list(nnx.state(Wide())) == ["kernel"]
+
+
 def test_an_attribute_with_a_bare_specifier_is_missing_until_it_is_set():
     class Late(dx.Module):
         size: int = dx.static()

@@ -101,7 +101,7 @@ class PytreeMeta(_ProtocolMeta):
         __call__ = _construct
 
         @classmethod
-        def __prepare__(mcs, name: str, bases: tuple[type, ...], **kwargs: Any) -> ClassBody:  # noqa: N804
+        def __prepare__(mcs, name: str, bases: tuple[type, ...], /, **kwargs: Any) -> ClassBody:  # noqa: N804
             return ClassBody(bases)
 
         def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
