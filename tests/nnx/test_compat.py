@@ -35,17 +35,19 @@ def test_sharing_is_kept_whatever_the_default(nnx):
             nnx.compat.split([scale, scale], graph=False)
 
 
-def test_a_mode_as_a_decorator(nnx):
-    before = nnx.set_graph_mode.current_value()
+@pytest.mark.parametrize("name", ["set_graph_mode", "set_graph_updates"])
+def test_a_mode_as_a_decorator(nnx, name):
+    mode = getattr(nnx, name)
+    before = mode.current_value()
 
-    @nnx.set_graph_mode(not before)
+    @mode(not before)
     def current(extra=0):
         """Docs."""
-        return nnx.set_graph_mode.current_value(), extra
+        return mode.current_value(), extra
 
-    assert nnx.set_graph_mode.current_value() is before
+    assert mode.current_value() is before
     assert current(extra=2) == (not before, 2)
-    assert nnx.set_graph_mode.current_value() is before
+    assert mode.current_value() is before
     assert current.__doc__ == "Docs."
 
 
