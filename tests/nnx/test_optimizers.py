@@ -203,3 +203,32 @@ def test_the_state_consists_of_the_tuples_and_dicts_of_optax() -> None:
         return jax.tree.leaves((reset, optimizer.opt_state, nnx.state(model))), jax.tree.leaves(adam.mu)
 
     assert_same(both(program))
+
+
+USES_OF_A_STATE = {
+    "to_pure_dict": lambda nnx, params: (nnx.to_pure_dict(params), params.to_pure_dict()),
+    "to_flat_state": lambda nnx, params: [(path[-1] == "bias", v[...]) for path, v in nnx.to_flat_state(params)],
+    "flat_state": lambda nnx, params: dict(params.flat_state())[("kernel",)].get_value(),
+    "map_state": lambda nnx, params: nnx.map_state(lambda path, v: v.get_value() * len(path), params),
+    "map": lambda nnx, params: params.map(lambda path, v: v.get_value() * 2),
+    "filter": lambda nnx, params: (nnx.filter_state(params, nnx.PathContains("bias")), params.filter(nnx.Variable)),
+    "split": lambda nnx, params: params.split(nnx.PathContains("bias"), ...),
+    "a write": lambda nnx, params: nnx.to_flat_state(params)[0][1].set_value(jnp.full(3, 7.0)),
+    "replace_by_pure_dict": lambda nnx, params: nnx.replace_by_pure_dict(params, {"bias": jnp.full(3, 5.0)}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.flax.nnx.State. will be deprecated:DeprecationWarning")
+@pytest.mark.parametrize("use", USES_OF_A_STATE)
+@pytest.mark.parametrize("of", [lambda ema, optimizer: ema.params, lambda ema, optimizer: optimizer.opt_state[0].mu])
+def test_what_mirrors_the_parameters_is_used_as_a_state(of: Any, use: str) -> None:
+    def program(nnx: Any) -> Any:
+        model = model_of(nnx)
+        ema, optimizer = nnx.EMA(model, decay=0.5), nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+        optimizer.update(model, gradients(nnx, model))
+        ema.update(model)
+        params = of(ema, optimizer)
+        result = USES_OF_A_STATE[use](nnx, params)
+        return jax.tree.leaves(result), params["bias"][...], params.kernel[...]
+
+    assert_same(both(program))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -10,6 +10,10 @@ import jax
 from declax import _jax, errors
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.specifiers import Status
+from declax._filters import Filter
+from declax._graph.api import state, variables
+from declax._graph.updating import update
+from declax._state.states import FlatState, ReplaceFn, State
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
@@ -52,6 +56,34 @@ class Branch(Pytree, Mapping[Name, Any]):
         attributes[key] = value
         if BOUND_KEY in attributes:
             epoch.advance()
+
+    # The methods of a State that programs use, which has this place in NNX.
+
+    def flat_state(self) -> FlatState:
+        """As `State.flat_state`, of the Variables themselves."""
+        return variables(self).flat_state()
+
+    def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+        """As `State.to_pure_dict`."""
+        return variables(self).to_pure_dict(extract_fn)
+
+    def map(self, f: Callable[[Path, Any], Any]) -> State[Any]:
+        """As `State.map`."""
+        return variables(self).map(f)
+
+    def filter(self, a: Filter, /, *filters: Filter) -> Any:
+        """As `State.filter`, of the Variables themselves."""
+        return variables(self).filter(a, *filters)
+
+    def split(self, a: Filter, /, *filters: Filter) -> Any:
+        """As `State.split`, of the Variables themselves."""
+        return variables(self).split(a, *filters)
+
+    def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
+        """As `State.replace_by_pure_dict`; sets the values of the Variables."""
+        replaced = state(self)
+        replaced.replace_by_pure_dict(pure_dict, replace_fn)
+        update(self, replaced)
 
     def __iter__(self) -> Iterator[Name]:
         return iter(layout_of(self).statuses)
