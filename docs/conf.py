@@ -1,5 +1,6 @@
 """How Sphinx builds the site: `make docs` writes it to build/site."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ author = "The declax authors"
 copyright = f"2026, {author}"  # noqa: A001  # the name that Sphinx reads
 version = release = declax.__version__
 
-# Where the repository and the site live; links to sources, notebooks and the sitemap follow from them.
-repository = "https://github.com/declax/declax"
-html_baseurl = "https://declax.github.io/declax/"
+# "owner/name" of the public repository on GitHub, which the release sets. The links to it, to Colab and to edit a page,
+# and the address of the site, follow from it; without it, the pages show no such links.
+repository = os.environ.get("DECLAX_REPOSITORY", "")
+owner, _, name = repository.partition("/")
+html_baseurl = f"https://{owner}.github.io/{name}/" if repository else ""
 
 extensions = [
     "myst_nb",  # pages in Markdown, and tutorials that run
@@ -55,15 +58,15 @@ html_search_scorer = str(DOCS / "_static" / "scorer.js")
 html_domain_indices = False  # the index of names has the modules too
 html_favicon = "_static/favicon.svg"
 html_context = {
-    "github_user": "declax",
-    "github_repo": "declax",
+    "github_user": owner,
+    "github_repo": name,
     "github_version": "main",
     "doc_path": "docs",
     "default_mode": "auto",
 }
 html_theme_options = {
-    "use_edit_page_button": True,
-    "github_url": repository,
+    "use_edit_page_button": bool(repository),
+    **({"github_url": f"https://github.com/{repository}"} if repository else {}),
     "navbar_align": "left",
     "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
     "switcher": {"json_url": "_static/versions.json", "version_match": version},
@@ -71,6 +74,6 @@ html_theme_options = {
     "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc", "edit-this-page"],
+    "secondary_sidebar_items": ["page-toc", *(["edit-this-page"] if repository else [])],
 }
 copybutton_exclude = ".linenos, .gp, .go"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -27,13 +28,12 @@ def read_source(app: Sphinx, page: str, content: list[str]) -> None:
 
 
 def target_of(app: Sphinx, page: str, link: str) -> str:
-    """A link to a file outside of the docs leads to the repository."""
+    """A link to a file outside of the docs leads to the repository; without one, the site has a copy to download."""
     path = Path(app.srcdir, posixpath.dirname(page), link).resolve()
     root = Path(app.srcdir).parent
-    if path.is_relative_to(app.srcdir) or not path.exists():
+    if path.is_relative_to(app.srcdir) or not path.exists() or not app.config.repository:
         return link
-    kind = "tree" if path.is_dir() else "blob"
-    return f"{app.config.repository}/{kind}/main/{path.relative_to(root).as_posix()}"
+    return f"https://github.com/{app.config.repository}/blob/main/{path.relative_to(root).as_posix()}"
 
 
 def with_navigation(page: str, text: str) -> str:
@@ -63,11 +63,13 @@ def is_tutorial(app: Sphinx, page: str) -> bool:
 
 
 def with_links_to_notebook(app: Sphinx, page: str, text: str) -> str:
-    """Under the title: the notebook to download, and to open in Colab."""
+    """Under the title: the notebook to download, and to open in Colab where the repository is public."""
     name = posixpath.basename(page)
-    user, repository = app.config.html_context["github_user"], app.config.html_context["github_repo"]
-    colab = f"https://colab.research.google.com/github/{user}/{repository}/blob/gh-pages/notebooks/{name}.ipynb"
-    line = f"# [Open in Colab]({colab}) · [Notebook]({app.config.html_baseurl}notebooks/{name}.ipynb)"
+    links = [f'<a href="../notebooks/{name}.ipynb" download>Download the notebook</a>']
+    if repository := app.config.repository:
+        colab = f"https://colab.research.google.com/github/{repository}/blob/gh-pages/notebooks/{name}.ipynb"
+        links.insert(0, f'<a href="{colab}">Open in Colab</a>')
+    line = f"# {' · '.join(links)}"
     title, _, rest = text.partition("\n\n") if text.startswith("# #") else text.partition("\n#\n")
     return f"{title}\n#\n{line}\n#\n{rest}"
 
@@ -78,7 +80,9 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         return
     folder = Path(app.outdir, "notebooks")
     folder.mkdir(exist_ok=True)
-    install = f'%pip install -q "declax[examples] @ git+{app.config.repository}"'
+    repository = app.config.repository
+    source = f" @ git+https://github.com/{repository}" if repository else ""
+    install = f'%pip install -q "declax[examples]{source}"'
     for page in app.env.found_docs:
         if is_tutorial(app, page):
             notebook = jupytext.read(app.env.doc2path(page), fmt="py:percent")
@@ -90,9 +94,18 @@ def write_sitemap(app: Sphinx, error: Exception | None) -> None:
     """Names every page for search engines; libraries name those of the last, partial build only."""
     if error is not None or app.builder.format != "html":
         return
-    urls = (f"<url><loc>{app.config.html_baseurl}{page}.html</loc></url>" for page in sorted(app.env.found_docs))
+    address = app.config.html_baseurl or "/"
+    urls = (f"<url><loc>{address}{page}.html</loc></url>" for page in sorted(app.env.found_docs))
     head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     Path(app.outdir, "sitemap.xml").write_text(head + "\n".join(urls) + "\n</urlset>\n", encoding="utf-8")
+
+
+def write_versions(app: Sphinx, error: Exception | None) -> None:
+    """Lists the versions of the site for the menu of versions: so far, this one."""
+    if error is not None or app.builder.format != "html":
+        return
+    version = {"name": app.config.version, "version": app.config.version, "url": app.config.html_baseurl or "/"}
+    Path(app.outdir, "_static", "versions.json").write_text(json.dumps([version]), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -101,4 +114,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", read_source)
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_sitemap)
+    app.connect("build-finished", write_versions)
     return {"parallel_read_safe": True}
