@@ -128,9 +128,14 @@ def page(topic: str, names: Iterable[str]) -> str:
     rows = "".join(
         f"   * - :py:obj:`{name} <{target(name)}>`\n     - {first_sentence(document(name))}\n" for name in names
     )
-    begin = f"{heading(title, '=')}{about[0].upper() + about[1:]}.\n\n.. currentmodule:: declax\n\n"
+    begin = f"{heading(f'API: {lowered(title)}', '=')}{about[0].upper() + about[1:]}.\n\n.. currentmodule:: declax\n\n"
     table = f".. list-table::\n   :widths: 30 70\n\n{rows}\n"
     return begin + table + "\n".join(entry(name) for name in names)
+
+
+def lowered(title: str) -> str:
+    """A title after another word; the pages of concepts have it alone."""
+    return title if title.startswith(("States", "Variables")) else title[0].lower() + title[1:]
 
 
 def heading(title: str, line: str) -> str:

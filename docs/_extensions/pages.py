@@ -31,8 +31,10 @@ def target_of(app: Sphinx, page: str, link: str) -> str:
     """A link to a file outside of the docs leads to the repository; without one, the site has a copy to download."""
     path = Path(app.srcdir, posixpath.dirname(page), link).resolve()
     root = Path(app.srcdir).parent
-    if path.is_relative_to(app.srcdir) or not path.exists() or not app.config.repository:
+    if path.is_relative_to(app.srcdir) or not path.exists():
         return link
+    if not app.config.repository:
+        return f"path:{link}"  # a download, also of files that have the suffix of a page
     return f"https://github.com/{app.config.repository}/blob/main/{path.relative_to(root).as_posix()}"
 
 
@@ -85,7 +87,7 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
     install = f'%pip install -q "declax[examples]{source}"'
     for page in app.env.found_docs:
         if is_tutorial(app, page):
-            notebook = jupytext.read(app.env.doc2path(page), fmt="py:percent")
+            notebook = jupytext.read(str(app.env.doc2path(page)), fmt="py:percent")
             notebook.cells.insert(0, nbformat.v4.new_code_cell(install))
             nbformat.write(notebook, folder / f"{posixpath.basename(page)}.ipynb")
 

@@ -227,4 +227,4 @@ assert len(sample) == 124
 # - [Stacks of layers](../stacked.md): read, change and rematerialize single blocks.
 # - [LoRA fine-tuning](lora.py): adapt a trained GPT with few parameters.
 # - [From one device to a mesh](devices.py): train such a model on several devices.
-# - [Mixed precision](../howto/mixed_precision.md): compute in bfloat16.
+# - [Train in mixed precision](../howto/mixed_precision.md): compute in bfloat16.

@@ -206,7 +206,7 @@ print(sorted(tensors.keys() - back.keys()))
 #
 # ## What to read next
 #
-# - [Weights in and out](../weights.md): all operations of a map, and the table of layers of PyTorch.
+# - [Load and write weights](../weights.md): all operations of a map, and the table of layers of PyTorch.
 # - [Coming from PyTorch](../coming_from_pytorch.md): terms and traps.
 # - [LoRA fine-tuning](lora.py): adapt the loaded model.
 # - [Saving](../saving.md): checkpoints of a training run.

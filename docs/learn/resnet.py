@@ -217,4 +217,4 @@ for axis in axes:
 # - [Training](../training.md#metrics): all metrics, and your own.
 # - [Declaring classes](../declaring.md): `when`, `repeat` and other ways to make parts.
 # - [Configuration](configuration.py): the same network from a file.
-# - [Mixed precision](../howto/mixed_precision.md) and [Profiling](../howto/profiling.md): make it faster.
+# - [Train in mixed precision](../howto/mixed_precision.md) and [Profiling](../howto/profiling.md): make it faster.

@@ -211,6 +211,6 @@ except dx.DeclaxError as error:
 # ## What to read next
 #
 # - [Saving](../saving.md): parts of checkpoints, renamed paths, other devices, Orbax.
-# - [Weights in and out](../weights.md): files of other libraries.
+# - [Load and write weights](../weights.md): files of other libraries.
 # - [Random numbers](../random.md): why a run can be repeated.
 # - [Several processes](../processes.md): runs on many machines.

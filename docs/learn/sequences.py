@@ -182,4 +182,4 @@ assert features.shape == (2, 8, 64)
 # - [Layers](../layers.md#sequences): cells, lengths, and cells of your own.
 # - [A GPT from scratch](gpt.py): attention instead of a memory.
 # - [Loops and branches](../control_flow.md): `dx.scan`, on which `dx.RNN` is built.
-# - [Metrics and logging](../howto/logging.md): follow a run.
+# - [Compute and log metrics](../howto/logging.md): follow a run.
