@@ -39,7 +39,8 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.pictures: list[tuple[str, str | None]] = []
-        self.feed(path.read_text(encoding="utf-8"))
+        self.text = path.read_text(encoding="utf-8")
+        self.feed(self.text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         found = dict(attributes)
@@ -85,6 +86,51 @@ def test_every_internal_link_and_anchor_resolves(site, pages):
             if not exists or (anchor and file in pages and anchor not in pages[file].anchors):
                 broken.append(f"{page}: {link}")
     assert not broken
+
+
+def test_each_page_has_a_title_of_its_own(pages):
+    titles: dict[str, list[str]] = {}
+    for page, found in pages.items():
+        title = re.search(r"<h1>(.*?)<a ", found.text, re.DOTALL)
+        if title is not None:
+            titles.setdefault(re.sub(r"<[^>]+>", "", title[1]).casefold(), []).append(page)
+    assert len(titles) > 90
+    assert not {title: found for title, found in titles.items() if len(found) > 1}
+
+
+def test_a_source_link_leads_to_its_line(site, pages):
+    links = {
+        (urljoin(f"http://site/{page}", link).removeprefix("http://site/"))
+        for page, found in pages.items()
+        for link in found.links
+        if "_modules/" in link and page.startswith("reference/api/")
+    }
+    assert len(links) > 400
+    sources = {file: Page(site / file).anchors for file in {urldefrag(link)[0] for link in links}}
+    assert not [link for link in links if urldefrag(link)[1] not in sources[urldefrag(link)[0]]]
+
+
+def test_no_link_needs_a_repository_that_is_not_set(pages):
+    if os.environ.get("DECLAX_REPOSITORY"):
+        return
+    links = [(page, link) for page, found in pages.items() for link in found.links]
+    assert not [found for found in links if re.search(r"/blob/main/|/edit/main/|colab\.research|github\.io/declax", found[1])]
+
+
+def test_links_of_a_repository_that_is_set(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    from pages import target_of, with_links_to_notebook
+
+    config = types.SimpleNamespace(repository="owner/name")
+    app = types.SimpleNamespace(srcdir=str(ROOT / "docs"), config=config)
+    notebook = "# %% [markdown]\n# # A title\n#\n# Text.\n"
+    colab = "https://colab.research.google.com/github/owner/name/blob/gh-pages/notebooks/gpt.ipynb"
+    assert target_of(app, "index", "../CHANGELOG.md") == "https://github.com/owner/name/blob/main/CHANGELOG.md"
+    assert target_of(app, "index", "layers.md") == "layers.md"
+    assert colab in with_links_to_notebook(app, "learn/gpt", notebook)
+    config.repository = ""
+    assert target_of(app, "index", "../CHANGELOG.md") == "path:../CHANGELOG.md"
+    assert "colab" not in with_links_to_notebook(app, "learn/gpt", notebook)
 
 
 def test_navigation_reaches_every_page(pages):
