@@ -133,6 +133,13 @@ def test_links_of_a_repository_that_is_set(monkeypatch):
     assert "colab" not in with_links_to_notebook(app, "learn/gpt", notebook)
 
 
+def test_the_site_has_four_parts(pages):
+    """At the top of each page, and nothing else there."""
+    header = pages["index.html"].text.partition('class="bd-header')[2].partition("</nav>")[0]
+    parts = re.findall(r'<a class="nav-link[^>]*>(.*?)</a>', header, re.DOTALL)
+    assert [re.sub(r"<[^>]+>", "", part).strip() for part in parts] == ["Learn", "How to", "Reference", "Explain"]
+
+
 def test_navigation_reaches_every_page(pages):
     reached, waiting = {"index.html"}, ["index.html"]
     while waiting:
