@@ -63,7 +63,7 @@ class Run:
 # ## Write the file
 #
 # Tables of the file are parts of the run. `kind` names a class or function, where several are possible: here the
-# optimizer and its schedule. What the file leaves out has its default.
+# optimizer and its schedule. Values that the file omits have their defaults.
 
 # %%
 folder = Path(tempfile.mkdtemp())

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # From one device to a mesh
 #
-# A program for one device runs on many: the arrays say where they are, and `dx.jit` distributes the computation. This
-# tutorial trains the same model on one device, with a split batch, and with split parameters. You learn what a mesh
-# and a sharding are, and how a class declares where its parameters belong. [A first model](first_model.py) explains
-# declarations and training steps.
+# A program for one device also runs on many: put its arrays on several devices, and `dx.jit` distributes the
+# computation. This tutorial trains the same model on one device, with a split batch, and with split parameters. You
+# learn what a mesh and a sharding are, and how a class declares where its parameters belong.
+# [A first model](first_model.py) explains declarations and training steps.
 #
 # No accelerator is needed: `XLA_FLAGS` lets the CPU act as eight devices. The variable must be set before jax is
 # imported. On a machine with several GPUs or TPUs, leave it out.
@@ -158,7 +158,7 @@ _ = axis.legend()
 # %% [markdown]
 # ## Bytes on each device
 #
-# How much does a device hold? `dx.bytes_per_device` tells, for a mesh that need not exist. `dx.eval_shape` makes a
+# `dx.bytes_per_device` computes how much each device holds, for a mesh that need not exist. `dx.eval_shape` makes a
 # model of shapes without arrays, so this works for models of any size.
 
 # %%

@@ -18,7 +18,7 @@ import declax as dx
 # %% [markdown]
 # ## The data
 #
-# Points of a curve with noise. There are none between -1 and 1, nor beyond -4 and 4.
+# The data are noisy points on a curve, with none between -1 and 1 or beyond -4 and 4.
 
 # %%
 rng = np.random.default_rng(0)
@@ -29,7 +29,7 @@ print(x.shape, y.shape)
 # %% [markdown]
 # ## One model
 #
-# The class knows nothing of ensembles.
+# The class is that of a single model.
 
 
 # %%
@@ -51,7 +51,7 @@ class Net(dx.Module):
 
 
 # %% [markdown]
-# ## Make many
+# ## Make an ensemble
 #
 # `dx.vmap(f)` calls `f` for all instances at once. The instances differ in their arguments: here in their random
 # streams. `dx.Rngs(0).split(20)` is one object that holds 20 independent streams. The result is one `Net` whose arrays
@@ -72,7 +72,7 @@ print(type(nets).__name__, nets.layers[2].kernel.shape, optimizers.step.shape)
 assert nets.layers[2].kernel.shape == (MEMBERS, 32, 32)
 
 # %% [markdown]
-# ## Train all
+# ## Train all members
 #
 # The training step is that of a single model; `dx.vmap` above it makes a step for all. `in_axes` says which arguments
 # have an axis for the instances: 0 for models and optimizers, None for the data, which all share. The changes of each
@@ -100,10 +100,10 @@ axis.set(xlabel="step", ylabel="loss", yscale="log")
 axis.grid(alpha=0.3)
 
 # %% [markdown]
-# ## Ask all
+# ## Predict with all members
 #
-# All members answer for the same inputs. The mean is the answer of the ensemble, and the standard deviation says how
-# far they disagree.
+# All members predict for the same inputs. The mean is the prediction of the ensemble, and the standard deviation shows
+# how far the members disagree.
 
 # %%
 grid = jnp.linspace(-6, 6, 241)[:, None]

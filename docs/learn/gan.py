@@ -49,8 +49,8 @@ class Generator(dx.Module):
 
 # %% [markdown]
 # The discriminator maps an image to one number, the log-odds that the image is real. A discriminator that changes
-# abruptly teaches nothing. `dx.SpectralNorm` wraps a layer and divides its kernel by the kernel's largest singular
-# value, so that the layer never increases a distance.
+# abruptly teaches the generator nothing. `dx.SpectralNorm` wraps a layer and divides its kernel by the kernel's largest
+# singular value, so the layer never increases a distance.
 
 
 # %%
@@ -125,8 +125,8 @@ def train_epoch(
 
 
 # %% [markdown]
-# The averages of Adam suppose that the loss stays the same function. Here each model changes the loss of the other, so
-# `b1=0` switches the average of the gradients off. The generator learns at half the rate of the discriminator.
+# Adam's averages assume that the loss function stays the same. Here each model changes the loss of the other, so `b1=0`
+# switches the average of the gradients off. The generator learns at half the rate of the discriminator.
 
 # %%
 EPOCHS, BATCH = 120, 64
@@ -176,8 +176,8 @@ for axis, image in zip(axes.flat, generated[:36], strict=True):
     axis.axis("off")
 
 # %% [markdown]
-# A picture does not measure. A simple measure is the distance of an image to the nearest real one: it should be about
-# as small as between two real images, and much smaller than for images of independent random pixels.
+# A simple measure of quality is the distance of an image to the nearest real one. It should be about as small as
+# between two real images, and much smaller than for images of independent random pixels.
 
 
 # %%

@@ -59,7 +59,7 @@ class GPT(dx.Module):
 # %% [markdown]
 # ## Two texts
 #
-# The reference texts of Python are prose. The sources of two modules are code. Of the code, a tenth is held out.
+# The help texts of Python are prose, and the sources of two of its modules are code. A tenth of the code is held out.
 
 # %%
 LENGTH = 64

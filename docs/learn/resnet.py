@@ -29,7 +29,7 @@ x, x_test, y, y_test = train_test_split(images, digits.target, test_size=0.2, ra
 print(x.shape, x_test.shape)
 
 # %% [markdown]
-# Images from PyTorch have channels first. The layers notice, if the numbers of channels differ:
+# Images from PyTorch have channels first. The layers raise an error if the number of channels differs:
 
 # %%
 try:
@@ -200,7 +200,7 @@ axis.legend()
 #
 # ## What the network sees
 #
-# The stem has eight filters. Each responds to other edges of the image:
+# The stem has eight filters. Each responds to different edges of the image:
 
 # %% mystnb={"image": {"alt": "A digit, and eight maps of where the filters of the stem respond", "width": "90%"}}
 responses = np.asarray(dx.relu(evaluated.stem(jnp.asarray(x_test[:1])))[0])

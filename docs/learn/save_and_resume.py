@@ -145,7 +145,7 @@ with dx.Checkpoints(folder / "killed") as checkpoints:
 #
 # ## Resume
 #
-# The same command again. It finds the checkpoint and continues with step 31.
+# Run the same command again. It finds the checkpoint and continues with step 31.
 
 # %%
 with start("killed", 60) as process:
@@ -176,8 +176,8 @@ axis.legend()
 # ## Look into a checkpoint
 #
 # `keep=2` keeps the last two checkpoints, and `best="loss"` the one with the smallest loss. Without `into`, `dx.load`
-# gives what is in the file: States of arrays, and plain values. The arrays lie in files of the safetensors format,
-# which other programs read too.
+# returns the contents of the file: States of arrays, and plain values. The arrays are in safetensors files, which other
+# programs read too.
 
 # %%
 with dx.Checkpoints(folder / "killed") as checkpoints:
