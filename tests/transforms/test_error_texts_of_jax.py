@@ -509,19 +509,6 @@ MISTAKES = {
         lambda: dx.jvp(read_ref, (with_refs(),), (dx.state(net(), dx.Param),)),
         "model.kernel: this is an array ref, which has no gradient",
     ),
-    "a written ref under grad": (
-        lambda: dx.grad(writes_ref, argnums=1)(with_refs(), 2.0),
-        "model.kernel: the function writes a value that depends on",
-        "jax.lax.stop_gradient(value)",
-    ),
-    "a written ref under grad and remat": (
-        lambda: dx.grad(dx.remat(writes_ref), argnums=1)(with_refs(), 2.0),
-        "model.kernel: the function writes a value that depends on",
-    ),
-    "a written ref under vmap": (
-        lambda: dx.vmap(writes_ref, in_axes=(None, 0))(with_refs(), X),
-        "the function writes a value that differs between instances",
-    ),
     "a ref along the steps of scan": (
         lambda: dx.scan(read_ref, in_axes=(0, 0), out_axes=0)(with_refs_only(), X),
         "scan, model.kernel: this is an array ref, which cannot be scanned",

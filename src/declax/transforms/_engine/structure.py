@@ -538,16 +538,6 @@ def name_of(user: Callable[..., Any]) -> str:
     return str(getattr(traced_code(user), "__name__", type(user).__name__))
 
 
-def note_tracers(
-    error: BaseException, transform: str, user: Callable[..., Any], structure: Structure, labels: Sequence[Any]
-) -> None:
-    """Adds to an error which leaves have no values while a function is mapped: those with a label."""
-    names = [n for n, label in zip(names_of_call(structure), labels, strict=True) if label is not None]
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    listed = ", ".join(names[:MAX_NAMES]) + more
-    error.add_note(f"{transform} maps {name_of(user)} over {listed}: inside of it, these have no values of their own")
-
-
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     """The leaves of a call with what to call them: those of the graph, then the plain ones."""
     return zip(names_of_call(call.structure), call.leaves, strict=True)
@@ -589,8 +579,6 @@ def explain(call: Call, error: BaseException) -> None:
         found = _donated_twice(call)
     elif isinstance(error, TypeError) and re.search(_REFUSED, text):
         found = _no_array_of_jax(call)
-    elif type(error) is Exception and "array reference" in text:
-        found = _ref_written(call, is_mapped="vmapped" in text)
     if found is not None:
         raise found from error
 
@@ -660,29 +648,6 @@ def _no_array_of_jax(call: Call) -> DeclaxError | None:
                 fix="self.name = dx.static(value)        # other values are compiled in",
             )
     return None
-
-
-def _ref_written(call: Call, *, is_mapped: bool) -> TransformError | None:
-    names = [name for name, value in named_leaves(call) if is_ref(value)]
-    if not names:
-        return None
-    depends, why, fix = (
-        "depends on what is differentiated",
-        "the written value has no derivative, or the ref is differentiated too",
-        "ref[...] = jax.lax.stop_gradient(value)",
-    )
-    if is_mapped:
-        depends, why, fix = (
-            "differs between instances",
-            "the ref has no axis, and one value cannot hold those of all instances",
-            "in_axes=0        # an axis for the ref",
-        )
-    return TransformError(
-        " or ".join(names[:MAX_NAMES]),
-        f"the function writes a value that {depends} into this array ref",
-        why=why,
-        fix=f"{fix}        # or dx.to_arrays(model), whose Variables can be set",
-    )
 
 
 def no_ref(where: str, problem: str) -> TransformError:
