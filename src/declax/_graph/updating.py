@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, cast, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from typing_extensions import Unpack
 
 from declax import _jax
 from declax._classes.pytree import Pytree
@@ -84,25 +85,23 @@ class UpdateReport(NamedTuple):
         return "\n".join(lines)
 
 
+class _Options(TypedDict, total=False):
+    """The options of `update` that do not decide its type."""
+
+    complete: bool
+    graph: bool | None
+
+
+_Values: TypeAlias = Mapping[Any, Any]
+
+
 @overload
 def update(
-    node: Any,
-    state: Mapping[Any, Any],
-    /,
-    *states: Mapping[Any, Any],
-    complete: bool = False,
-    strict: Literal[True] = True,
-    graph: bool | None = None,
+    node: Any, state: _Values, /, *states: _Values, strict: Literal[True] = True, **options: Unpack[_Options]
 ) -> None: ...
 @overload
 def update(
-    node: Any,
-    state: Mapping[Any, Any],
-    /,
-    *states: Mapping[Any, Any],
-    complete: bool = False,
-    strict: Literal[False],
-    graph: bool | None = None,
+    node: Any, state: _Values, /, *states: _Values, strict: Literal[False], **options: Unpack[_Options]
 ) -> UpdateReport: ...
 def update(
     node: Any,

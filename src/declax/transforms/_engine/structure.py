@@ -161,6 +161,8 @@ def is_array_like(value: object) -> bool:
 
 _labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
 """The graphs of labels, by identity."""
+
+
 def add_labels(graph: object) -> None:
     """Records that a graph holds labels in place of arrays."""
     _labels[id(graph)] = graph
