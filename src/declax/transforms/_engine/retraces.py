@@ -88,10 +88,10 @@ def _mesh_of(aval: Any) -> str:
 
 
 def explain_retrace(f: Callable[..., Any], /) -> None:
-    """Prints why a function of `jit` was traced the last time: what no earlier trace had.
+    """Prints why a function of `jit` was traced the last time: what differs from the trace before.
 
-    Of the earlier traces, the one that differs least is compared. Names the path of each static value, each change of
-    structure, each static argument, or each shape and dtype, with what it was and what it is.
+    Names the path of each static value, each change of structure, each static argument, or each shape and dtype, with
+    what it was and what it is.
 
     Args:
       f: the function, as `jit` or `jit_partial` returned it.
@@ -131,13 +131,8 @@ def _lines(name: str, traces: Traces) -> list[str]:
     *earlier, last = traces.last
     if not earlier:
         return [f"{name} was traced once."]
-    compared = [differences(one, last) for one in reversed(earlier)]
-    found = min(compared, key=len)  # of equals, the latest
-    since = compared.index(found) + 1
-    changed = "What changed the last time"
-    if since > 1:
-        changed = f"What differs from the nearest one, trace {traces.count - since}"
-    lines = [f"{name} was traced {traces.count} times. {changed}:"]
+    found = differences(earlier[-1], last)
+    lines = [f"{name} was traced {traces.count} times. What changed the last time:"]
     if not found:
         lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")
     return [*lines, *(f"  {difference}" for difference in found)]

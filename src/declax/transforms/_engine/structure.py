@@ -266,16 +266,12 @@ class Trace(NamedTuple):
         return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
 
 
-MAX_TRACES: Final = 33
-"""So many traces are kept: `explain_retrace` compares the last one with those before it."""
-
-
 class Traces:
-    """The traces of one function: how many, and the last ones, oldest first."""
+    """The traces of one function: how many, and the last two, which `explain_retrace` compares."""
 
     def __init__(self) -> None:
         self.count: int = 0
-        self.last: deque[Trace] = deque(maxlen=MAX_TRACES)
+        self.last: deque[Trace] = deque(maxlen=2)
         self._lock = threading.Lock()
 
     def note(self, trace: Trace) -> None:
