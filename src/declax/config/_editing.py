@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from declax.config._data import FrozenDict, FrozenList, SpecData, key_like
-from declax.config._declared import ClassBodyScope
 from declax.config._refs import (
     Cursor,
     child,
@@ -39,9 +38,7 @@ def get(spec: SpecData, text: str) -> Any:
     cursor = Cursor((), spec, None)
     start = 0  # the length of the path of the innermost unbuilt spec, where Refs start
     for key in parse_path(text):
-        owner, cursor = cursor.value, _child(spec, cursor, key)
-        if isinstance(owner, SpecData):
-            cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))
+        cursor = _child(spec, cursor, key)
         if isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
             start = len(cursor.path)
     return moved_out(cursor.value, cursor.path[start:]) if isinstance(cursor.value, SpecData) else cursor.value
