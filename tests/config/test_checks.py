@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import declax as dx
-from declax.config._cli.describing import parameter_table
+from declax.config._cli.scripts import parameter_table
 from declax.errors import FieldError, LayerError
 
 seen: list[object] = []

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import parse_json, parse_toml
-from declax.config._files.yaml_files import parse_yaml
+from declax.config._files.reading import parse_json, parse_toml, parse_yaml
 
 TOML = '''# places
 kind = "Transformer"

@@ -23,9 +23,8 @@ import config_models as models
 import declax as dx
 from declax.config._files.documents import MAX_BYTES
 from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import parse_json, parse_toml
-from declax.config._files.yaml_files import parse_yaml
-from declax.config._reading.context import INVALID, Context
+from declax.config._files.reading import parse_json, parse_toml, parse_yaml
+from declax.config._reading.readers import INVALID, Context
 from declax.config.loading import structure
 
 pytestmark = pytest.mark.sampled(6)

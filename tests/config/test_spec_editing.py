@@ -12,8 +12,8 @@ import pytest
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Order, Point, half, parts, schedule, small
 from declax._fields.snapshots import thaw
-from declax.config._editing import parse_path
 from declax.config._printing import canonical_text
+from declax.config._refs import parse_path
 from declax.errors import ConfigError
 
 # ================================================================= paths

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import config_models as models
 import declax as dx
 from declax._typing import Dtype, Initializer
-from declax.config._reading.context import INVALID, Context
+from declax.config._reading.readers import INVALID, Context
 from declax.config.loading import structure
 from naming import name_of
 

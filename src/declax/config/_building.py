@@ -10,9 +10,8 @@ from declax._fields.expressions import Deferred
 from declax._fields.overrides import OWN_RNGS, DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading.catalog import catalog_for
-from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import RNGS, Parameters, target_name
-from declax.config._reading.readers import Reader
+from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError

@@ -12,10 +12,9 @@ from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, k
 from declax.config._printing import value_text
 from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
-from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import called, target_name
 from declax.config._reading.part_readers import ChoiceReader, choices_at
-from declax.config._reading.readers import DtypeReader, Reader, entries
+from declax.config._reading.readers import INVALID, Context, DtypeReader, Reader, entries
 from declax.config._reading.versions import VERSION, version_of
 from declax.config._refs import where
 from declax.config.problems import KIND, REF, Path, path_text

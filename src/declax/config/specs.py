@@ -16,12 +16,11 @@ from declax._variables.placement import AnyMesh
 from declax.config._building import Builder, check
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
-from declax.config._editing import get, replace
 from declax.config._printing import canonical_text, tree_text, value_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
 from declax.config._reading.part_readers import CallReader
-from declax.config._refs import moved_in
+from declax.config._refs import get, moved_in, replace
 from declax.errors import ConfigError, describe
 from declax.transforms.abstract import eval_shape
 

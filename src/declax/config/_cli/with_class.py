@@ -19,9 +19,9 @@ from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
 from declax._tree.rendering import shapes_text
 from declax._variables.placement import sharding_rules
-from declax.config._cli.describing import parameter_table
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
+from declax.config._cli.scripts import parameter_table
 from declax.config._files.documents import noting_place
 from declax.config._files.formatting import format_json
 from declax.config._files.reading import read_document

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from declax.config._files.yaml_files import yaml_library
+from declax.config._files.reading import yaml_library
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _SHORT: Final = 80

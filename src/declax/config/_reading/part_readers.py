@@ -16,7 +16,6 @@ from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading import choice_tables
-from declax.config._reading.context import INVALID, Context
 from declax.config._reading.parameters import (
     Bindings,
     Parameter,
@@ -28,8 +27,10 @@ from declax.config._reading.parameters import (
     target_name,
 )
 from declax.config._reading.readers import (
+    INVALID,
     TUPLE,
     WORDS,
+    Context,
     IntReader,
     ListReader,
     MappingReader,

@@ -7,7 +7,7 @@ import contextlib
 import enum
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,15 +15,72 @@ import numpy as np
 
 from declax._fields.specifiers import objection
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.choice_tables import DTYPES, dtype_name, name_in
-from declax.config._reading.context import INVALID, Context
-from declax.config._reading.parameters import Parameter, is_dtype_like
-from declax.config.problems import REF, Path, described, did_you_mean, shown
+from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
+from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
 from declax.errors import ConfigError, type_name
 
 if TYPE_CHECKING:
     from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
+
+
+class _Invalid(enum.Enum):
+    INVALID = "INVALID"
+
+
+INVALID: Final = _Invalid.INVALID
+"""The result of a reader for invalid data; the report has the problem."""
+
+
+class Context(Report):
+    """What the readers collect while they read one configuration: problems, parts and references."""
+
+    def __init__(self, *, migrate: bool = False, catalog: Any = None) -> None:
+        super().__init__()
+        self.catalog = catalog
+        self.parts: dict[tuple[str, ...], Any] = {}
+        self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
+        self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
+        self.migrate = migrate
+        self.max_depth = MAX_DEPTH
+        self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
+
+    def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
+        """Checks the arguments of a spec with the given `CallReader`, or that of its target."""
+        if self.catalog is not None:
+            (call or self.catalog.call(spec.target)).check(spec, path, self)
+
+    def add_ref(self, path: Path, keys: tuple[str, ...], reader: Any) -> None:
+        """Records a Ref, which `checked_refs` checks after reading."""
+        self.refs.append((path, (*map(str, self.base), *keys), reader))
+
+    def trial(self) -> Context:
+        """The context for trying one member of a union; trials share the parts that they have read."""
+        attempt = Context(migrate=self.migrate, catalog=self.catalog)
+        attempt.max_depth = self.max_depth
+        attempt.base = self.base
+        attempt.known = {} if self.known is None else self.known
+        return attempt
+
+    def take(self, attempt: Context) -> None:
+        self.refs += attempt.refs
+        self.parts.update(attempt.parts)
+        self.merge(attempt)
+
+    def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
+        got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
+        self.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
+        return INVALID
+
+    def is_too_deep(self, path: Path) -> bool:
+        """Whether a table or list is nested too deeply, for example because it contains itself."""
+        if len(path) < self.max_depth:
+            return False
+        self.add("too-deep", path, TOO_DEEP, hint="flatten them")
+        return True
+
 
 Schema: TypeAlias = dict[str, Any]
 

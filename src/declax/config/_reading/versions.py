@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-from declax.config._reading.context import Context
+from declax.config._reading.readers import Context
 from declax.config.problems import Path, described
 from declax.errors import FieldError, describe, type_name
 
