@@ -31,7 +31,7 @@ from declax._graph.flattening import (
     class_of,
     walk_tokens,
 )
-from declax._graph.nodes import Kind, is_number, is_ref, kind_of, plain_key
+from declax._graph.nodes import Kind, is_number, kind_of, plain_key
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._module.running import note_original
 from declax._state.states import State
