@@ -261,8 +261,9 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
             str(path), "this is not a manifest that this version reads", expected=f"format {FORMAT}", got=got
         )
     files = found.get("sha256")
-    is_table = isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values())
-    if not is_table or PROGRAM not in files or files.keys() - {PROGRAM, WEIGHTS}:
+    files = files if isinstance(files, dict) else {}
+    are_texts = all(isinstance(digest, str) for digest in files.values())
+    if PROGRAM not in files or files.keys() - {PROGRAM, WEIGHTS} or not are_texts:
         raise CheckpointError(str(path), "the manifest does not list the files", expected=f"{PROGRAM} and {WEIGHTS}")
     return found
 

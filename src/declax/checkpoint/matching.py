@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -208,29 +208,35 @@ def _key_of_text(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-def moves_of(item: Item) -> list[tuple[str, str]]:
-    """The old and the new text of each field that has another name by now (``renamed_from``), outer objects first.
+def moves_of(item: Item) -> dict[str, str]:
+    """The new text of each field that has another name by now (``renamed_from``), by the old one below current names.
 
     A field that has the old name today is another one.
     """
-    moves: list[tuple[str, str]] = []
+    moves: dict[str, str] = {}
     for path, node in nodes_of(item):
         specs = getattr(type(node), "_pytree__specs", {})
-        former = [(spec.notes.renamed_from, name) for name, spec in specs.items()]
-        moves += [
-            (text_of(item.name, (*path, old)), text_of(item.name, (*path, name)))
-            for old, name in former
-            if old is not None and old not in specs
-        ]
+        for name, spec in specs.items():
+            old = spec.notes.renamed_from
+            if old is not None and old not in specs:
+                moves.setdefault(text_of(item.name, (*path, old)), text_of(item.name, (*path, name)))
     return moves
 
 
-def moved(text: str, moves: Iterable[tuple[str, str]]) -> str:
+def moved(text: str, moves: Mapping[str, str]) -> str:
     """The text of a path with the current names of fields."""
-    for old, new in moves:
-        if f"{text}.".startswith(f"{old}."):
-            text = new + text[len(old) :]
-    return text
+    found, *rest = text.split(".")
+    for part in rest:
+        longer = f"{found}.{part}"
+        found = moves.get(longer, longer)
+    return found
+
+
+def _outer_texts(text: str) -> Iterator[str]:
+    """The texts of all that a path leads through, without the path itself."""
+    for place, character in enumerate(text):
+        if character == ".":
+            yield text[:place]
 
 
 def with_current_names(items: Sequence[Item], stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -242,7 +248,10 @@ def with_current_names(items: Sequence[Item], stored: Mapping[str, Stored]) -> t
     former: dict[str, str] = {}
     mirrored: dict[str, str] = {}
     for item in items:
-        moves = [(old, new) for old, new in moves_of(item) if not _any_below(new, stored[item.name])]
+        moves = moves_of(item)
+        if moves:
+            taken = {text for leaf in stored[item.name] for text in (leaf, *_outer_texts(leaf))}
+            moves = {old: new for old, new in moves.items() if new not in taken}
         if not moves:
             continue
         renamed = {text: moved(text, moves) for text in stored[item.name]}
@@ -258,17 +267,13 @@ def with_current_names(items: Sequence[Item], stored: Mapping[str, Stored]) -> t
     return made, former
 
 
-def _any_below(text: str, texts: Iterable[str]) -> bool:
-    return any(f"{found}.".startswith(f"{text}.") for found in texts)
-
-
 def _follow(item: Item, leaves: Stored, mirrored: Mapping[str, str], former: dict[str, str]) -> None:
     """Moves the leaves whose paths end like those of a model that were moved, if they are not in a model themselves."""
-    models = [path for path, node in nodes_of(item) if isinstance(node, Module)]
+    models = {path for path, node in nodes_of(item) if isinstance(node, Module)}
     for text, leaf in item.leaves.items():
         if text in leaves:
             continue
-        inner = max((len(path) for path in models if leaf.path[: len(path)] == path), default=-1)
+        inner = max((size for size in range(len(leaf.path)) if leaf.path[:size] in models), default=-1)
         for start in range(inner + 1, len(leaf.path)):
             tail = mirrored.get(text_of("", leaf.path[start:]))
             old = text_of(item.name, leaf.path[:start]) + (tail or "")
@@ -279,11 +284,13 @@ def _follow(item: Item, leaves: Stored, mirrored: Mapping[str, str], former: dic
 
 def renamed_versions(versions: Mapping[str, int], texts: Mapping[str, str]) -> dict[str, int]:
     """The versions of objects under the texts that their leaves have now; `texts` has these by the old ones."""
-    found: dict[str, int] = {}
-    for text, version in versions.items():
-        pairs = [(old[len(text) :], new) for old, new in texts.items() if old.startswith(f"{text}.")]
-        found |= {new.removesuffix(rest): version for rest, new in pairs if new.endswith(rest)} or {text: version}
-    return found
+    places: dict[str, dict[str, None]] = {text: {} for text in versions}
+    for old, new in texts.items():
+        for text in _outer_texts(old):
+            rest = old[len(text) :]
+            if text in places and new.endswith(rest):
+                places[text][new.removesuffix(rest)] = None
+    return {place: versions[text] for text, found in places.items() for place in found or (text,)}
 
 
 # --- upgrades ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -108,8 +109,8 @@ def _close_all() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
 
 
-# Orbax saves in threads that start others, which Python refuses when it runs `atexit`; executors use this function too.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # private to CPython
+# Orbax saves in threads that start others, which Python refuses when it runs `atexit`; so executors use this, too.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
 def _close(folder: Any, manager: Any, claim: Claim | None, process: int) -> None:
