@@ -202,8 +202,12 @@ def walk_values(root: object) -> Iterator[tuple[Link, Any]]:
                 continue
             seen.add(id(value))
         within = enter_container(value, within) if kind is Kind.CONTAINER else ()
+        children = all_children(value, kind)
+        if not children:
+            yield link, value
+            continue
         stack.append((link, value, True, ()))
-        stack.extend(((link, key), child, False, within) for key, child in reversed(all_children(value, kind)))
+        stack += [((link, key), child, False, within) for key, child in reversed(children)]
 
 
 def all_children(value: Any, kind: Kind) -> list[tuple[Any, Any]]:

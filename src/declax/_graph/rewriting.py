@@ -33,7 +33,7 @@ from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, new_variable
-from declax.errors import FieldError, GraphError, StatusError, describe, format_path
+from declax.errors import FieldError, GraphError, StatusError, describe, format_path, note_path
 
 N = TypeVar("N")
 
@@ -150,33 +150,48 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
 
 def _rewrite(f: Callable[[Path, Any], Any], root: Any) -> Any:
     """The result for a root; values come children first, each object once."""
-    results: dict[tuple[int, Any], Any] = {}  # of the values in a holder that is not done, by its link and the key
+    results: dict[int, dict[Any, Any]] = {}  # of the children of a holder that is not done, by its link and their keys
     objects: dict[int, Any] = {}  # the results of objects, which may be in further places
     copies: dict[int, Any] = {}  # the new nodes; those of cycles are made before their children
     cycles: dict[int, Path] = {}  # where nodes hold themselves
+
+    def met_before(value: Any, path: Path) -> Any:
+        if id(value) in objects:
+            return objects[id(value)]
+        cycles.setdefault(id(value), path)  # a node around this place
+        if id(value) not in copies:
+            copies[id(value)] = _copy_node(value)
+        return copies[id(value)]
+
+    holder: Any = MISSING  # a link, whose path and results are these
+    above: Path = ()
+    siblings: dict[Any, Any] = {}
     result: Any = None
     for link, value in walk_values(root):
-        kind, path = kind_of(value), path_of(link)
-        given, children = _own(value), dict(all_children(value, kind))
-        for key, child in children.items():
-            found = results.pop((id(link), key), MISSING)
-            if found is MISSING:
-                found = objects.get(id(child), MISSING)
-            if found is MISSING:  # a node around this one
-                cycles.setdefault(id(child), (*path, key))
-                found = copies.get(id(child), MISSING)
-                if found is MISSING:
-                    found = copies[id(child)] = _copy_node(child)
-            children[key] = found
-        if kind is Kind.CONTAINER:
-            keys, _, how = open_container(value)
-            given = close_container(how, keys, list(children.values()))
-        elif kind in NODES:
-            given = copies[id(value)] if id(value) in copies else _copy_node(value)
-            for name, new in children.items():
-                if new is not value.__dict__[name]:
-                    _put(given, name, new, path)
-        result = call_each("recursive_map", f, [path], [(path, given)])[0]
+        if link is not None and link[0] is not holder:  # the values in one holder share its path
+            holder, above = link[0], path_of(link[0])
+            siblings = results.setdefault(id(holder), {})
+        path = () if link is None else (*above, link[1])
+        kind, given = kind_of(value), value
+        if kind is Kind.STATIC:
+            given = _own(value)
+        elif kind is Kind.CONTAINER or kind in NODES:
+            children, new = all_children(value, kind), results.pop(id(link), {})
+            if len(new) < len(children):
+                new = {key: new[key] if key in new else met_before(child, (*path, key)) for key, child in children}
+            if kind is Kind.CONTAINER:
+                keys, _, how = open_container(value)
+                given = close_container(how, keys, [*new.values()])
+            else:
+                given = copies[id(value)] if id(value) in copies else _copy_node(value)
+                for name, child in children:
+                    if new[name] is not child:
+                        _put(given, name, new[name], path)
+        try:
+            result = f(path, given)
+        except Exception as error:
+            note_path(error, "the function given to recursive_map", path)
+            raise
         if id(value) in cycles and result is not given:
             raise GraphError(
                 format_path(path),
@@ -185,19 +200,20 @@ def _rewrite(f: Callable[[Path, Any], Any], root: Any) -> Any:
                 got=f"{describe(result)}, for the node that is also at {format_path(cycles[id(value)])}",
                 why="its children were made before it, and refer to it already",
             )
-        if kind in OBJECTS or is_ref(value):
+        if kind in OBJECTS or (kind is Kind.LEAF and is_ref(value)):
             objects[id(value)] = result
         if link is not None:
-            results[id(link[0]), link[1]] = result
+            siblings[link[1]] = result
     return result
 
 
 def _copy_node(value: Any) -> Any:
     made = blank_maker(value.__class__)(value.__class__)
     names = layout_of(value).statuses if kind_of(value) is Kind.NODE else object_names(value)
-    made.__dict__.update((name, value.__dict__[name]) for name in names)
-    if LAYOUT_KEY in value.__dict__:
-        made.__dict__[LAYOUT_KEY] = value.__dict__[LAYOUT_KEY]
+    attributes = value.__dict__
+    made.__dict__.update({name: attributes[name] for name in names})
+    if LAYOUT_KEY in attributes:
+        made.__dict__[LAYOUT_KEY] = attributes[LAYOUT_KEY]
     mark = _jax.current_trace()
     if mark is not _jax.TOP:
         made.__dict__[TRACE_KEY] = mark
