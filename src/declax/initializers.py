@@ -20,7 +20,7 @@ from jax.core import Tracer
 from jax.nn import initializers as _jax_initializers
 
 from declax import errors
-from declax._fields.snapshots import freeze_array, thaw
+from declax._fields import snapshots
 from declax._typing import MISSING, ArrayLike, Dtype, Immutable
 from declax._typing import Initializer as Initializer
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
@@ -65,7 +65,7 @@ class NamedInitializer(Immutable):
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that make this initializer, by name."""
-        return MappingProxyType({name: thaw(setting) for name, setting in self.settings or ()})
+        return MappingProxyType({name: snapshots.thaw(setting) for name, setting in self.settings or ()})
 
     @property
     def needs_key(self) -> bool:
@@ -165,7 +165,7 @@ def _number(value: object) -> Hashable:
         return MISSING
     if not jnp.issubdtype(value.dtype, np.number):
         return MISSING
-    number: Hashable = value.item() if value.ndim == 0 else freeze_array(np.asarray(value))
+    number: Hashable = value.item() if value.ndim == 0 else snapshots.freeze_array(np.asarray(value))
     return number
 
 
