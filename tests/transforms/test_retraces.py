@@ -126,13 +126,10 @@ def test_the_last_trace_is_compared(capsys):
     model.part = None
     f(model, jnp.ones(4), n=3)
     model.part = Counting().part
-    f(model, jnp.ones(5), 1)
-    assert explained(f, capsys) == (
-        "<lambda> was traced 4 times. What changed the last time:\n"
-        "  n: the static argument was 3, and is 1\n"
-        "  m.part: the structure was None, and is Counting\n"
-        "  x: the shape or dtype was float32[4], and is float32[5]\n"
-    )
+    f(model, jnp.ones(5), n=3)
+    told = explained(f, capsys)
+    assert told.startswith("<lambda> was traced 4 times. What changed the last time:\n  m.part: ")
+    assert "n: the static argument" not in told
 
 
 def test_arrays_are_named_by_the_arguments_that_hold_them(capsys):
