@@ -15,7 +15,9 @@ from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Mu
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
+
+from typing_extensions import Unpack
 
 from declax._filters import Filter
 from declax._graph.binding import check_mode
@@ -36,15 +38,10 @@ IndexMap: TypeAlias = dict[int, Any]
 
 
 class RefMap(MutableMapping[Any, int]):
-    """A mapping from objects to indexes that compares by identity.
-
-    Args:
-      entries: pairs of an object and its index, or such a mapping.
+    """A mapping from objects to indexes that compares by identity, of pairs or of such a mapping.
 
     >>> import declax as dx
-    >>> scale = dx.Param(1.0)
-    >>> indexes = dx.RefMap({})
-    >>> indexes[scale] = 0
+    >>> indexes = dx.RefMap({(scale := dx.Param(1.0)): 0}.items())
     >>> scale in indexes, dx.Param(1.0) in indexes
     (True, False)
     """
@@ -78,25 +75,21 @@ class RefMap(MutableMapping[Any, int]):
 # --- flatten ----------------------------------------------------------------------
 
 
+class _Options(TypedDict, total=False):
+    """The options of `flatten` that do not decide its type."""
+
+    ref_index: RefMap | None
+    ref_outer_index: RefMap | None
+    graph: bool | None
+
+
 @overload
 def flatten(
-    node: N,
-    /,
-    *,
-    with_paths: Literal[True] = True,
-    ref_index: RefMap | None = None,
-    ref_outer_index: RefMap | None = None,
-    graph: bool | None = None,
+    node: N, /, *, with_paths: Literal[True] = True, **options: Unpack[_Options]
 ) -> tuple[GraphDef[N], FlatState]: ...
 @overload
 def flatten(
-    node: N,
-    /,
-    *,
-    with_paths: Literal[False],
-    ref_index: RefMap | None = None,
-    ref_outer_index: RefMap | None = None,
-    graph: bool | None = None,
+    node: N, /, *, with_paths: Literal[False], **options: Unpack[_Options]
 ) -> tuple[GraphDef[N], list[Any]]: ...
 def flatten(
     node: N,
@@ -111,12 +104,9 @@ def flatten(
 
     Args:
       node: a model, or a container of models.
-      with_paths: whether the leaves come with their paths, in the Variables of
-        the graph; as raw values otherwise.
-      ref_index: the objects of graphs that were flattened before, by index, to
-        which this one may refer. Those of this one are added.
-      ref_outer_index: the outer objects that objects of this graph stand for;
-        `unflatten` changes those instead of making new ones.
+      with_paths: whether the leaves come with their paths, in the Variables of the graph; as raw values otherwise.
+      ref_index: the objects of graphs that were flattened before, by index. Those of this one are added.
+      ref_outer_index: the outer objects that objects of this graph stand for; `unflatten` changes those.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
@@ -174,16 +164,12 @@ def unflatten(
     Args:
       graphdef: the structure.
       state: the leaves: a State, a FlatState, or raw values in order.
-      index_ref: the objects of graphs that were unflattened before, by index.
-        Those of this one are added.
-      outer_index_outer_ref: the outer objects by outer index. If the GraphDef
-        says that an object stands for one of them, that one is changed in place.
-      copy_variables: whether Variables in a FlatState are copied; otherwise
-        they become the Variables of the graph.
+      index_ref: the objects of graphs that were unflattened before, by index. Those of this one are added.
+      outer_index_outer_ref: the outer objects by outer index. Those that the GraphDef refers to are changed in place.
+      copy_variables: whether Variables in a FlatState are copied; otherwise they become the Variables of the graph.
 
     Raises:
-      GraphError: for leaves of another GraphDef, for missing indexes, and for
-        outer objects of other classes. Nothing is changed.
+      GraphError: for leaves of another GraphDef, missing indexes, and outer objects of other classes. Nothing is changed.
 
     >>> import declax as dx
     >>> model = dx.unflatten(*dx.flatten({"scale": dx.Param(2.0)}))
@@ -247,10 +233,8 @@ class UpdateContext:
 
     Attributes:
       tag: the tag that `current_update_context` finds it by.
-      outer_ref_outer_index, outer_index_outer_ref: from the outer objects to their
-        indexes, and in reverse; from the end of step 1 to the end of step 4.
-      inner_ref_outer_index, outer_index_inner_ref: from the inner objects to the
-        same indexes, and in reverse; from the end of step 2 to the end of step 3.
+      outer_ref_outer_index, outer_index_outer_ref: of the outer objects, from the end of step 1 to that of step 4.
+      inner_ref_outer_index, outer_index_inner_ref: of the inner objects, from the end of step 2 to that of step 3.
       static_cache: always None.
     """
 
@@ -322,17 +306,12 @@ def current_update_context(tag: Hashable) -> UpdateContext:
 def update_context(tag: Hashable) -> Generator[UpdateContext, None, None]:
     """An update context, for a ``with`` or as a decorator.
 
-    In it, `split_context` and `merge_context` of the same tag carry changes of
-    a model's structure out of a function that JAX transforms. The transforms of
-    declax do this themselves.
-
-    Args:
-      tag: identifies the context.
+    In it, `split_context` and `merge_context` of the same tag carry changes of a model's structure out of a function
+    that JAX transforms. The transforms of declax do this themselves.
 
     Returns:
-      A context manager that gives the `UpdateContext`, and a decorator, which
-      makes one for each call. The context belongs to the thread or task that
-      enters it. After a round that failed, enter a new one.
+      A context manager that gives the `UpdateContext`, and a decorator, which makes one for each call. The context
+      belongs to the thread or task that enters it. After a round that failed, enter a new one.
 
     >>> import jax, declax as dx
     >>> @jax.jit
@@ -411,12 +390,10 @@ def split_context(ctxtag: Hashable | None = None) -> Generator[SplitContext, Non
     """Splits several graphs that share objects, in the block of a ``with``.
 
     Args:
-      ctxtag: the tag of the update context whose step 1 or, after step 2,
-        step 3 this is; None outside of update contexts.
+      ctxtag: the tag of the update context whose step 1 or, after step 2, step 3 this is; None outside of these.
 
     Raises:
-      GraphError: on entering: no active update context has the tag, or its
-        steps are out of order.
+      GraphError: on entering: no active update context has the tag, or its steps are out of order.
 
     >>> import declax as dx
     >>> encoder, decoder = dx.Module(), dx.Module()
@@ -447,13 +424,11 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
     """Merges several graphs that share objects, in the block of a ``with``; see `split_context`.
 
     Args:
-      ctxtag: the tag of the update context whose step this is; None outside of
-        update contexts.
+      ctxtag: the tag of the update context whose step this is; None outside of update contexts.
       inner: True for step 2, False for step 4; needed with a tag.
 
     Raises:
-      GraphError: on entering: a tag comes without `inner`, no active update
-        context has the tag, or step 1 is not done.
+      GraphError: on entering: a tag comes without `inner`, no active context has the tag, or step 1 is not done.
 
     >>> import declax as dx
     >>> with dx.split_context() as ctx:
