@@ -18,7 +18,6 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
-    Protocol,
     TypeAlias,
     TypeVar,
     cast,
@@ -36,7 +35,7 @@ from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
 from declax._tree.read_only import ReadOnly
-from declax._typing import Dtype, Path, Shape
+from declax._typing import Path, Shape
 from declax._variables.variable import Variable, set_raw
 from declax.errors import MissingStreamError, RngError, TraceContextError, describe, format_path, suggest
 
@@ -239,12 +238,8 @@ def check_can_change(streams: Iterable[Stream]) -> None:
 # --- samplers ----------------------------------------------------------------------
 
 
-class KeylessInitializer(Protocol):
-    """An initializer that draws a key at each call."""
-
-    def __call__(self, shape: Sequence[int], dtype: Dtype | None = None, out_sharding: Any = None) -> jax.Array:
-        """Makes an array of a shape and dtype from a fresh key."""
-        ...
+KeylessInitializer: TypeAlias = Callable[..., jax.Array]
+"""An initializer of a shape, dtype and sharding that draws a key at each call."""
 
 
 class Method(Generic[P, R]):
@@ -509,14 +504,7 @@ class Rngs(Samplers):
         return [(name, self[name]) for name in self]
 
     def fork(self, split: Sizes | None = None) -> Rngs:
-        """New streams, each with a key drawn from the stream of its name.
-
-        Args:
-          split: as of `Rngs.split`; a stream that no filter matches is forked and not split.
-
-        Raises:
-          RngError, TraceContextError: as `Rngs.split`.
-        """
+        """New streams, each with a key drawn from the stream of its name; split as by `Rngs.split` if a filter says so."""
         rules = [] if split is None else size_rules("Rngs.fork", "split", split)
         return self._derive("Rngs.fork", [rules, [(..., FORK)]] if len(self) else [rules])
 
