@@ -1,11 +1,8 @@
 """Several graphs that share objects: `flatten` and `unflatten`, and the update contexts that call them.
 
-A `RefMap` numbers the objects of graphs that are flattened one after the other. An *outer* object is one outside of a
-JAX transform, which an *inner* object stands for. An update context carries changes of structure out of a transform:
-
-    (1) split  ->  (2) merge, inside  ->  changes  ->  (3) split  ->  (4) merge, outside
-
-Step 3 writes the outer index of each inner object into the GraphDef. That is static, and holds for later calls too.
+A `RefMap` numbers the objects of graphs that are flattened one after the other. An update context splits *outer*
+objects (step 1), merges *inner* ones inside of a JAX transform (2), splits them with their outer indexes (3), and merges
+them into the outer ones (4).
 """
 
 from __future__ import annotations
@@ -169,7 +166,7 @@ def unflatten(
       copy_variables: whether Variables in a FlatState are copied; otherwise they become the Variables of the graph.
 
     Raises:
-      GraphError: for leaves of another GraphDef, missing indexes, and outer objects of other classes. Nothing is changed.
+      GraphError: for leaves of another GraphDef, missing indexes, or outer objects of other classes, before any change.
 
     >>> import declax as dx
     >>> model = dx.unflatten(*dx.flatten({"scale": dx.Param(2.0)}))
@@ -184,8 +181,7 @@ def unflatten(
     else:
         leaves, metadata = join(graphdef, (state,))
     variables = None if is_on("copy_variables", copy_variables) else _variables_of(graphdef, state)
-    known = known_objects(graphdef, index_ref or {})
-    blueprint = blueprint_of(graphdef)
+    known, blueprint = known_objects(graphdef, index_ref or {}), blueprint_of(graphdef)
     if graphdef.outer is None or outer_index_outer_ref is None:
         slots = build_slots(graphdef, leaves, metadata, variables, known)
     else:
@@ -291,9 +287,9 @@ def current_update_context(tag: Hashable) -> UpdateContext:
     True
     """
     active = _active.get()
-    for context in reversed(active):
-        if context.tag == tag:
-            return context
+    found = [context for context in active if context.tag == tag]
+    if found:
+        return found[-1]
     raise GraphError(
         f"update_context({tag!r})",
         "no active update context of this thread has this tag",

@@ -504,7 +504,7 @@ class Rngs(Samplers):
         return [(name, self[name]) for name in self]
 
     def fork(self, split: Sizes | None = None) -> Rngs:
-        """New streams, each with a key drawn from the stream of its name; split as by `Rngs.split` if a filter says so."""
+        """New streams with a key drawn from each of these; `split` is as for `Rngs.split`, and splits the new keys."""
         rules = [] if split is None else size_rules("Rngs.fork", "split", split)
         return self._derive("Rngs.fork", [rules, [(..., FORK)]] if len(self) else [rules])
 
