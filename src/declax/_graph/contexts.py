@@ -1,8 +1,8 @@
 """Several graphs that share objects: `flatten` and `unflatten`, and the update contexts that call them.
 
 A `RefMap` numbers the objects of graphs that are flattened one after the other. An update context splits *outer*
-objects (step 1), merges *inner* ones inside of a JAX transform (2), splits them with their outer indexes (3), and merges
-them into the outer ones (4).
+objects (step 1), merges *inner* ones inside of a JAX transform (2), splits them with their outer indexes (3), and
+merges them into the outer ones (4).
 """
 
 from __future__ import annotations
@@ -213,11 +213,8 @@ def _check_outer(graphdef: GraphDef[Any], indexes: tuple[int, ...], outer: Index
         found = outer.get(index)
         is_right = found.__class__ is classes[slot] if slot < len(classes) else is_ref(found)
         if index >= 0 and not is_right:
-            raise GraphError(
-                "unflatten",
-                f"the outer object of index {index} is another one than the graph says",
-                got=describe(found),
-            )
+            problem = f"the outer object of index {index} is another one than the graph says"
+            raise GraphError("unflatten", problem, got=describe(found))
 
 
 # --- update contexts --------------------------------------------------------------
