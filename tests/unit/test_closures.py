@@ -417,7 +417,7 @@ def test_nothing_is_carried_over_where_something_is_refused():
     )
     new = rebound(made.g, (B,))
     new.function()
-    with pytest.raises(TransformError, match="it assigns to the global name 'model'"):
+    with pytest.raises(TransformError, match="it assigns to 'model', where it captures"):
         new.conclude()
     assert (made.names["count"], made.names["model"]) == (0, A)
 

@@ -142,7 +142,7 @@ class CaptureSite(NamedTuple):
     """The site of a value in a holder.
 
     Attributes:
-      holder: the holder; None for the function itself.
+      holder: None for the function itself.
       kind: a "variable" or "name" of a function, an "attribute" of a holder, or an "item" of a container.
       source: the cell, module or function in which it can change; None where its holder is compared as a whole.
     """
@@ -427,12 +427,6 @@ def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
 # ----------------------------------------------------------------- the function over other nodes
 
 
-_WORDS: Final = {
-    "variable": "a variable of an outer function",
-    "name": "the global name {!r}",
-    "attribute": "{} of a function",
-}
-"""How errors call the sites of functions, by their kind."""
 
 
 class RebuiltClosure:
@@ -535,11 +529,8 @@ class RebuiltClosure:
 
     def _check(self) -> None:
         """Refuses other contents of rebuilt holders, which would be lost."""
-        changed = [
-            _WORDS[site.kind].format(site.key)
-            for source, site in self._filled
-            if content_of(source, site.key) is not self._stand_in(site.content)
-        ]
+        filled = ((repr(site.key), content_of(source, site.key), site) for source, site in self._filled)
+        changed = [name for name, content, site in filled if content is not self._stand_in(site.content)]
         changed += ["a list or dict" for _, made, items in self._containers if not _holds_the_same(made, items)]
         if changed:
             raise TransformError(
