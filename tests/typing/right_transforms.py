@@ -204,7 +204,7 @@ def compiled_functions(block: Block, x: jax.Array) -> None:
     assert_type(dx.jit_partial(forward, block)(x), jax.Array)
     assert_type(dx.cached_partial(forward, block)(x=x), jax.Array)
     assert_type(dx.remat(forward)(block, x), jax.Array)
-    print(dx.make_jaxpr(forward)(block, x).jaxpr, dx.make_jaxpr(forward, return_shape=True)(block, x)[1])
+    print(dx.make_jaxpr(forward)(block, x).jaxpr)
     mapped: Callable[[Block, jax.Array], jax.Array] = dx.vmap(forward, in_axes=(None, 0))
     assert_type(mapped(block, x), jax.Array)
     axes = dx.StateAxes({dx.Param: None, ...: None})

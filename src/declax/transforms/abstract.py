@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -68,27 +68,13 @@ def eval_shape(
 
 
 @overload
-def make_jaxpr(
-    f: Callable[P, Any], *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
-) -> Callable[P, ClosedJaxpr]: ...
+def make_jaxpr(f: Callable[P, Any], **options: Unpack[JaxprOptions]) -> Callable[P, ClosedJaxpr]: ...
 @overload
-def make_jaxpr(
-    *, return_shape: Literal[False] = False, **options: Unpack[JaxprOptions]
-) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
-@overload
-def make_jaxpr(
-    f: Callable[P, Any], *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
-) -> Callable[P, tuple[ClosedJaxpr, Any]]: ...
-@overload
-def make_jaxpr(
-    *, return_shape: Literal[True], **options: Unpack[JaxprOptions]
-) -> Callable[[Callable[P, Any]], Callable[P, tuple[ClosedJaxpr, Any]]]: ...
+def make_jaxpr(**options: Unpack[JaxprOptions]) -> Callable[[Callable[P, Any]], Callable[P, ClosedJaxpr]]: ...
 def make_jaxpr(
     f: Callable[..., Any] | Missing = MISSING,
     *,
     static_argnums: Numbers = None,
-    axis_env: Sequence[tuple[Hashable, int]] | None = None,
-    return_shape: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -100,12 +86,10 @@ def make_jaxpr(
     Args:
       f: the function; omit it to use `make_jaxpr` as a decorator with options.
       static_argnums: hashable arguments that are part of the function.
-      axis_env: names and sizes of mapped axes that the function may use.
-      return_shape: whether to return a pair of the jaxpr and the result, with shapes and dtypes instead of arrays.
       graph, graph_updates: as in `jit`.
 
     Returns:
-      A function of the same arguments.
+      A function of the same arguments. `eval_shape` gives the shapes of the result.
 
     Raises:
       TransformError: a static argument is not hashable, or the structure changes with ``graph_updates=False``.
@@ -116,7 +100,6 @@ def make_jaxpr(
     { lambda ; a:f32[] b:f32[]. let c:f32[] = mul a b in (c,) }
     """
     mode = Mode.of(graph, graph_updates)
-    options: dict[str, Any] = {"axis_env": axis_env, "return_shape": return_shape}
 
     def trace(f: Callable[..., Any]) -> Callable[..., Any]:
         checked_function("make_jaxpr", "f", f)
@@ -128,12 +111,7 @@ def make_jaxpr(
             args, kwargs, statics = static.take(args, kwargs)
             call = Call(args, kwargs, mode, closure.find(), statics).check_arrays()
             body = lifted(closure, call.structure, mode, adapt=functools.partial(static.give, statics=statics))
-            make: Any = jax.make_jaxpr(body, **options)
-            made = _explained(call, lambda: make(*call.leaves))
-            if not return_shape:
-                return made
-            jaxpr, outcome = made
-            return jaxpr, Rebuilt(call.structure, call.leaves).apply(outcome)
+            return _explained(call, lambda: jax.make_jaxpr(body)(*call.leaves))
 
         return look_like(traced, f)
 

@@ -427,8 +427,6 @@ def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
 # ----------------------------------------------------------------- the function over other nodes
 
 
-
-
 class RebuiltClosure:
     """A function over other nodes than it captures; a context, at whose end it points back at the originals."""
 

@@ -149,10 +149,9 @@ class RematOptions(ModeOptions, total=False):
 
 
 class JaxprOptions(ModeOptions, total=False):
-    """The options of `make_jaxpr` that do not decide its type."""
+    """The options of `make_jaxpr`."""
 
     static_argnums: Numbers
-    axis_env: Sequence[tuple[Hashable, int]] | None
 
 
 class JitOptions(ModeOptions, total=False):
