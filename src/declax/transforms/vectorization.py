@@ -40,6 +40,7 @@ from declax.transforms._engine.structure import (
     names_of_outputs,
     no_array,
     no_ref,
+    note_tracers,
 )
 from declax.transforms._engine.tracing import checked_function
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
@@ -125,6 +126,9 @@ def vmap(
                 pairs = zip(named_leaves(call), labels.leaves, strict=True)
                 named = ((name, value, axis) for (name, value), axis in pairs if axis is not None)
                 size_along_axes("vmap", named, axis_size, "axis_size")
+                raise
+            except jax.errors.ConcretizationTypeError as error:
+                note_tracers(error, "dx.vmap", closure.function, call.structure, labels.leaves)
                 raise
             outcome = Outcome(*from_groups(result))
             return place_new(call.structure, outcome) if transform_metadata else outcome

@@ -523,6 +523,16 @@ def name_of(user: Callable[..., Any]) -> str:
     return str(getattr(traced_code(user), "__name__", type(user).__name__))
 
 
+def note_tracers(
+    error: BaseException, transform: str, user: Callable[..., Any], structure: Structure, labels: Sequence[Any]
+) -> None:
+    """Adds to an error which leaves have no values while a function is mapped: those with a label."""
+    names = [n for n, label in zip(names_of_call(structure), labels, strict=True) if label is not None]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    listed = ", ".join(names[:MAX_NAMES]) + more
+    error.add_note(f"{transform} maps {name_of(user)} over {listed}: inside of it, these have no values of their own")
+
+
 def named_leaves(call: Call) -> Iterator[tuple[str, Any]]:
     """The leaves of a call with what to call them: those of the graph, then the plain ones."""
     return zip(names_of_call(call.structure), call.leaves, strict=True)
