@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +30,6 @@ from declax.config.problems import (
 )
 from declax.errors import ConfigError, suggest
 
-_P = TypeVar("_P")
 T = TypeVar("T")
 
 
@@ -54,7 +53,8 @@ class Run(NamedTuple):
 
     def document(self, others: Collection[str | None] = ()) -> Document:
         """The configuration with the overrides, their places and problems."""
-        made = _OverriddenDocument(self.source)
+        before = self.source
+        made = _OverriddenDocument(before.name, copy.deepcopy(before.data), find_places=before.find_places)
         for override, value, other in self.chosen:
             made.apply(override, other if override.origin in others else value)
         return made
@@ -156,16 +156,7 @@ def _short(value: Any) -> str:
 
 
 class _OverriddenDocument(Document):
-    """A copy of a document, to which overrides are applied; updates the places."""
-
-    def __init__(self, before: Document) -> None:
-        self._set_paths: list[Path] = []
-        find_places = before.find_places
-        super().__init__(
-            before.name,
-            copy.deepcopy(before.data),
-            find_places=lambda: functools.reduce(_without, self._set_paths, find_places()),
-        )
+    """A copy of a document, to which overrides are applied."""
 
     def apply(self, override: Override, value: Any) -> None:
         """Sets a value at each place that an override selects."""
@@ -195,23 +186,13 @@ class _OverriddenDocument(Document):
             kept = {at[size] for at in self.origins if len(at) > size and at[:size] == (*above,)}
             for other in [name for name in holder if name not in kept]:
                 del holder[other]
-            self._note((*above,), override)
+            self.origins[(*above,)] = Place(override.origin)
         if not isinstance(holder, dict) and key == len(holder):
             holder.append(value)
         else:
             holder[key] = value
-        self.origins = _without(self.origins, path)
-        self._note(path, override)
-
-    def _note(self, path: Path, override: Override) -> None:
-        self._set_paths.append(path)
+        self.origins = {at: place for at, place in self.origins.items() if at[: len(path)] != path}
         self.origins[path] = Place(override.origin)
-
-
-def _without(places: Mapping[Path, _P], above: Path) -> dict[Path, _P]:
-    """Places without those below a path."""
-    size = len(above)
-    return {path: place for path, place in places.items() if len(path) <= size or path[:size] != above}
 
 
 def _keys_at(holder: Any, step: str | int) -> list[Any]:

@@ -51,14 +51,14 @@ class Document:
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """The place of a path in the file, of its key ``$ref``, or of the nearest part around it."""
-        if self.name is None and not self.origins:
-            return NOWHERE
+        """The override of a path, or else its place in the file, or that of the nearest part around it."""
+        around = [path[:end] for end in range(len(path), -1, -1)]
+        origin = next((self.origins[part] for part in around if part in self.origins), None)
+        if origin is not None or self.name is None:
+            return origin or NOWHERE
         if self._places is None:
             self._places = self.find_places()
-        for part in ((*path, REF), *(path[:end] for end in range(len(path), -1, -1))):
-            if part in self.origins:
-                return self.origins[part]
+        for part in ((*path, REF), *around):
             if part in self._places:
                 return Place(self.name, *self._places[part])
         return Place(self.name)
