@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import enum
+import numbers
 import pathlib
 import time
 import typing
@@ -178,6 +179,7 @@ BAD = [
     (dict[int, int], {"a": 1}, "wrong-type", "int"),
     (dict[str, int], {1: 1}, "wrong-type", "a string as the key"),
     (Any, {1.5: 2}, "wrong-type", "a string as the key"),
+    (numbers.Real, 3, "no-data", "a configuration cannot give a Real"),
     (Any, {"$ref": 3}, "ref", '{ "$ref" = "/path/to/part" }'),
     (Dtype, "float31", "unknown-dtype", "did you mean 'float32'?"),
     (Dtype, "jnp.float32", "unknown-dtype", "did you mean 'float32'?"),

@@ -472,11 +472,9 @@ class ObjectReader(Reader):
 
     def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
         self.cls = cls if isinstance(cls, type) and not is_only_typed(cls) else None
-        is_data = [kind for kind in _JSON_TYPES if self.cls is not None and issubclass(kind, self.cls)]
-        self.words = self.exact = frozenset(WORDS[kind] for kind in is_data)
+        self.words = self.exact = frozenset()
         self.expected = noun
         self.hint = hint
-        self._json_types = sorted({_JSON_TYPES[kind] for kind in is_data})
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if self.holds(value):
@@ -486,26 +484,14 @@ class ObjectReader(Reader):
         return INVALID
 
     def holds(self, value: Any) -> bool:
-        word = WORDS.get(type(value))
-        if word is not None:
-            return word in self.words
+        if type(value) in WORDS:
+            return False
         if isinstance(value, SpecData):
             return describes(value, (self.cls,) if self.cls is not None else ())
         return self.cls is None or isinstance(value, self.cls)
 
     def schema(self, schemas: Schemas) -> Schema:
-        if self._json_types:
-            return {"type": self._json_types}
         return {"not": {}, "description": f"a configuration cannot give {self.expected}"}
-
-
-_JSON_TYPES: Final[dict[type, str]] = {
-    type(None): "null",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-}
 
 
 def describes(spec: SpecData, bases: Collection[type]) -> bool:
