@@ -17,7 +17,6 @@ import declax as dx
 from declax import initializers
 from declax._typing import Initializer
 from declax.config import registry
-from declax.config._reading import choice_tables
 from declax.nn import activations
 
 
@@ -177,18 +176,18 @@ def test_bases_that_have_no_hash_have_no_kinds():
 
 
 def test_the_tables_hold_what_the_modules_do():
-    for name, function in choice_tables.ACTIVATIONS.items():
+    for name, function in registry.ACTIVATIONS.items():
         assert getattr(activations, name) is function
     factories = {
         n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))
     }
     others = {"cast", "dataclass", "get_args", "on_mesh", "put", "with_metadata", "with_partitioning"}
-    assert factories - others - {"ones_init", "zeros_init"} == set(choice_tables.INITIALIZERS)
-    for name, dtype in choice_tables.DTYPES.items():
+    assert factories - others - {"ones_init", "zeros_init"} == set(registry.INITIALIZERS)
+    for name, dtype in registry.DTYPES.items():
         assert jnp.dtype(dtype).name == name
-        assert choice_tables.dtype_name(np.dtype(dtype)) == name
-    assert choice_tables.dtype_name("float32") is None
-    assert choice_tables.transformations()["adamw"].__module__.startswith("optax")
+        assert registry.dtype_name(np.dtype(dtype)) == name
+    assert registry.dtype_name("float32") is None
+    assert registry.transformations()["adamw"].__module__.startswith("optax")
 
 
 class Mixes(Protocol):

@@ -25,9 +25,9 @@ from declax._fields.sources import declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._building import positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._reading.choice_tables import ACTIVATIONS, name_in
 from declax.config._reading.parameters import is_dtype, target_name
 from declax.config.problems import Path, path_text
+from declax.config.registry import ACTIVATIONS, name_in
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from declax.config import registry
 from declax.config._building import checked_refs
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._printing import value_text
-from declax.config._reading import choice_tables
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import called, target_name
 from declax.config._reading.part_readers import ChoiceReader, choices_at
@@ -56,7 +56,7 @@ class DataWriter:
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
         choices = choices_at(reader)
-        choice = next((c for c in choices if choice_tables.name_in(c.choices, spec.target) is not None), None)
+        choice = next((c for c in choices if registry.name_in(c.choices, spec.target) is not None), None)
         target = called(spec.target)
         made: dict[str, Any] = {KIND: self._tag(target, choices, path)} if target is spec.target else {}
         call = self.catalog.call(spec.target) if choice is None else choice.call_of(spec.target)
@@ -87,7 +87,7 @@ class DataWriter:
             return self.table(value, reader, path)
         if isinstance(value, (FrozenDict, FrozenList, tuple, frozenset)) and not hasattr(value, "_fields"):
             return self.catalog.anything.write(value, path, self)
-        for name in (choice_tables.dtype_name(value), choice_tables.name_in(choice_tables.ACTIVATIONS, value)):
+        for name in (registry.dtype_name(value), registry.name_in(registry.ACTIVATIONS, value)):
             if name is not None:
                 return name
         name = type_name(type(value))
@@ -107,7 +107,7 @@ class DataWriter:
     def initializer(self, value: NamedInitializer, path: Path) -> Any:
         if value.settings is None:
             return value.name
-        call = self.catalog.call(choice_tables.INITIALIZERS[value.name])
+        call = self.catalog.call(registry.INITIALIZERS[value.name])
         found = {}
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
@@ -120,8 +120,8 @@ class DataWriter:
         """The tag from which the same place reads the target again."""
         tables = [choice.choices for choice in choices]
         if not choices and "optax" in sys.modules:
-            tables = [choice_tables.transformations(), choice_tables.schedules()]
-        name = next((name for table in tables if (name := choice_tables.name_in(table, target)) is not None), None)
+            tables = [registry.transformations(), registry.schedules()]
+        name = next((name for table in tables if (name := registry.name_in(table, target)) is not None), None)
         if name is None and choices:
             raise ConfigError(
                 f"{self.root}.{path_text(path)}",

@@ -218,14 +218,7 @@ def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False,
 
 
 def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[Any] = ()) -> str:
-    """The text of a configuration file; see `write_config`.
-
-    >>> import declax as dx
-    >>> print(config_text(dx.spec(dx.Linear, 2, 3), ".toml"), end="")
-    kind = "Linear"
-    in_features = 2
-    out_features = 3
-    """
+    """The text of a configuration file; see `write_config`."""
     spec = x if isinstance(x, SpecData) else spec_of(x)
     chosen = suffix.lower()
     write = _WRITERS.get(chosen)

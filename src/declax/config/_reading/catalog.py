@@ -21,8 +21,8 @@ from declax._fields.overrides import DeclaredPart, holds_parts
 from declax._module.containers import List, Sequential
 from declax._typing import MISSING, Initializer
 from declax._variables.variable import Variable
+from declax.config import registry
 from declax.config._data import SpecData, is_spec_class
-from declax.config._reading import choice_tables
 from declax.config._reading.parameters import (
     Bindings,
     Parameter,
@@ -139,7 +139,7 @@ class Catalog:
             return [DtypeReader(), _SIMPLE[type(None)]]
         if isinstance(default, NamedInitializer):
             return [self.initializer, _SIMPLE[type(None)]]
-        is_activation = choice_tables.name_in(choice_tables.ACTIVATIONS, default) is not None
+        is_activation = registry.name_in(registry.ACTIVATIONS, default) is not None
         is_function = is_activation or isinstance(default, types.FunctionType)
         return [self._function(default), _SIMPLE[type(None)]] if is_function else []
 
@@ -209,10 +209,10 @@ class Catalog:
 
     def _choices(self, member: Any, default: object = MISSING) -> dict[str, Any] | None:
         """The choices of data for a member of an annotation; None if it is not a part."""
-        if choice_tables.is_transformation_class(member):
-            return {**choice_tables.transformations(), **kinds_of(member)}
+        if registry.is_transformation_class(member):
+            return {**registry.transformations(), **kinds_of(member)}
         if _is_schedule(member):
-            return {**choice_tables.schedules(), **kinds_of(member)}
+            return {**registry.schedules(), **kinds_of(member)}
         base = _class_of(member)
         if is_spec_class(base):  # ``Spec[Block]``: the spec of a Block, not built
             inner = [self._choices(part) or {} for part in _of_spec(member)]
@@ -285,7 +285,7 @@ class Catalog:
     def _function(self, default: object, origin: Any = collections.abc.Callable) -> Reader:
         """The reader of names of functions: activations, registered functions, and the default."""
         table = {
-            **choice_tables.ACTIVATIONS,
+            **registry.ACTIVATIONS,
             **extra_functions(self.extra),
             **kinds_of(collections.abc.Callable),
             **kinds_of(origin),

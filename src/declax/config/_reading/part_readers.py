@@ -14,8 +14,8 @@ from declax._classes.pytree import Pytree
 from declax._fields.overrides import DeclaredPart
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
+from declax.config import registry
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
-from declax.config._reading import choice_tables
 from declax.config._reading.parameters import (
     Bindings,
     Parameter,
@@ -121,14 +121,14 @@ class ChoiceReader(Reader):
         if isinstance(value, SpecData):
             if isinstance(value.target, DeclaredPart):
                 return value.target == self.declared
-            return choice_tables.name_in(self.choices, value.target) is not None or describes(value, self.bases)
+            return registry.name_in(self.choices, value.target) is not None or describes(value, self.bases)
         is_object = WORDS.get(type(value)) is None and isinstance(value, self.objects)
         return is_object and self.described(value) is value
 
     def described(self, value: Any) -> Any:
         """The spec of a frozen dataclass of the choices, such as a `Policy`, which data can represent; or the value."""
         cls: Any = type(value)
-        if choice_tables.name_in(self.choices, cls) is None or not _is_value_class(cls):
+        if registry.name_in(self.choices, cls) is None or not _is_value_class(cls):
             return value
         return SpecData.public(cls, {name: getattr(value, name) for name in parameters_of(cls).by_name})
 
@@ -195,7 +195,7 @@ class InitializerReader(ChoiceReader):
     exact = frozenset()
 
     def __init__(self, catalog: Catalog) -> None:
-        super().__init__(catalog, {**choice_tables.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
+        super().__init__(catalog, {**registry.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
         self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
 
     def read(self, value: Any, path: Path, context: Context) -> Any:

@@ -16,9 +16,9 @@ import numpy as np
 from declax._fields.specifiers import objection
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
-from declax.config._reading.choice_tables import DTYPES, dtype_name, name_in
 from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
 from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
+from declax.config.registry import DTYPES, dtype_name, name_in
 from declax.errors import ConfigError, type_name
 
 if TYPE_CHECKING:
