@@ -199,11 +199,10 @@ class InitializerReader(ChoiceReader):
         self.expected = f'the name of an initializer, or a table {{ {KIND} = "normal", stddev = 0.02 }}'
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, str) and value in self.choices:
-            return self._make(self.choices[value], {}, path, context)
-        if isinstance(value, str):
+        if isinstance(value, str) and value not in self.choices:
             _add_unknown_kind(value, path, listed(self.choices), self.choices, context)
             return INVALID
+        value = {KIND: value} if isinstance(value, str) else value
         if not isinstance(value, Mapping) or REF in value:
             return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
         tag = self.tag(value, path, context)
@@ -216,13 +215,8 @@ class InitializerReader(ChoiceReader):
                 context.add("unknown-key", (*path, key), f"{tag} takes no arguments", hint=f'write "{tag}"')
             return INVALID if rest else choice
         arguments = self.catalog.call(choice).arguments(value, path, context, self.choices)
-        return INVALID if arguments is None else self._make(choice, arguments, path, context)
-
-    def _make(self, choice: Any, arguments: Mapping[str, Any], path: Path, context: Context) -> Any:
-        if isinstance(choice, NamedInitializer):
-            return choice
         try:
-            return choice(**arguments)
+            return INVALID if arguments is None else choice(**arguments)
         except (DeclaxError, TypeError, ValueError) as error:
             return _add_error(error, target_name(choice), path, context)
 
