@@ -18,7 +18,7 @@ from declax._module.module import Module
 from declax._typing import Path
 from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, is_key, text_of
 from declax.checkpoint.manifest import LeafRecord
-from declax.config._reading.versions import version_of
+from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, describe, suggest, type_name
 
 

@@ -14,7 +14,7 @@ from declax._typing import INTERNAL_KEYS, MISSING
 from declax.checkpoint.items import Item, text_of
 from declax.checkpoint.manifest import ItemRecord, NodeRecord
 from declax.checkpoint.matching import moved, moves_of, nodes_of
-from declax.config._reading.versions import version_of
+from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, DeclaxError, type_name
 
 _PLAIN: Final = frozenset({bool, int, float, str, type(None)})

@@ -13,9 +13,8 @@ from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, k
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import called, target_name
-from declax.config._reading.part_readers import ChoiceReader, choices_at
+from declax.config._reading.part_readers import VERSION, ChoiceReader, choices_at, version_of
 from declax.config._reading.readers import INVALID, Context, DtypeReader, Reader, entries
-from declax.config._reading.versions import VERSION, version_of
 from declax.config._refs import where
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name

@@ -13,9 +13,8 @@ from declax._typing import MISSING
 from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import SCHEMA, ChoiceReader
+from declax.config._reading.part_readers import SCHEMA, VERSION, ChoiceReader, version_of
 from declax.config._reading.readers import Reader, Schema
-from declax.config._reading.versions import VERSION, version_of
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
