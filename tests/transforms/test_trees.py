@@ -201,6 +201,22 @@ def test_wrong_labels():
         vmap(compute, in_axes=(prefix(model, {...: "rows"}), 0))
 
 
+def test_filters_of_a_prefix_label_what_the_function_adds():
+    model = Model()
+    axes = prefix(
+        (model, jnp.ones(3)), {dx.Intermediate: 0, dx.BatchStat: None, (lambda path, leaf: path == (1,)): 0, ...: None}
+    )
+
+    @vmap(in_axes=axes)
+    def double(m, x):
+        m.sow(dx.Intermediate, "seen", x)
+        return 2 * x
+
+    for count in (1, 2):
+        assert double(model, jnp.ones(3)).tolist() == [2.0] * 3
+        assert [leaf.shape for leaf in model.seen.value] == [(3,)] * count
+
+
 # ================================================================= to_tree and from_tree
 
 

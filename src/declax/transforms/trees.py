@@ -54,8 +54,8 @@ def prefix(
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
-      The graph; its Variables have the kinds and metadata of those of the model. A function that adds Variables needs
-      `StateAxes` in its place.
+      The graph; its Variables have the kinds and metadata of those of the model. In a transform, filters also label
+      the Variables that the function adds, such as sown ones.
 
     Raises:
       TransformError: a leaf matches no filter, or one Variable has two labels by two of its paths.
@@ -100,8 +100,8 @@ def prefix(
             one, other = format_path(whole(definition.paths[i])), format_path(whole(path))
             raise inconsistent_aliasing(f"prefix, {other}", again, one, found[i], "prefix")
     roots = build(binding.graphdef, found)
-    for root in roots:
-        add_labels(root)
+    for root, path in zip(roots, above, strict=True):
+        add_labels(root, by_filter, path)
     labelled = iter(roots)
     labels_of = [next(labelled) if is_root(part) else _label(part, path, label_of) for path, part in parts]
     made: N = jax.tree_util.tree_unflatten(tree, labels_of)

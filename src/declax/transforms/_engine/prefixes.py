@@ -31,6 +31,7 @@ from declax.errors import MissingKeyError, TransformError, describe, format_path
 from declax.transforms._engine.lift import Outcome, Plan, leaf_origins
 from declax.transforms._engine.structure import (
     Structure,
+    filters_of_labels,
     is_root,
     joined,
     name_plain,
@@ -251,6 +252,9 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
         elif isinstance(spec, State):
             yield from spec.leaves
         elif is_root(spec):
+            by_filter = filters_of_labels(spec)
+            if by_filter is not None:
+                yield from by_filter[0].labels
             for path in bind(spec).graphdef.definition.paths:
                 yield _label_in(spec, path, "the prefix")
         else:
@@ -315,24 +319,23 @@ def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -
     if isinstance(spec, StateLabels):
         return label_by_filter(spec, path, held_at(leaf_def, value), where)
     if isinstance(spec, (State, Variable)) or is_root(spec):
-        return _label_in(spec, path, where)
+        return _label_in(spec, path, where, leaf_def, value)
     return spec
 
 
-def _label_in(graph: Any, path: Path, where: str) -> Any:
-    """The label that a graph of labels has at a path, or at a place above."""
+def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef = None, value: Any = None) -> Any:
+    """The label that a graph of labels has at a path, or at a place above; by filter for a leaf that was added."""
     if isinstance(graph, State):
         position = graph.definition.position(path)
         held = MISSING if position is None else graph.leaves[position]
     else:
         held = _walk(graph, path)
     if held is MISSING:
-        raise TransformError(
-            where,
-            f"the graph of labels has none at {format_path(path)}",
-            got=describe(graph),
-            fix="dx.StateAxes({dx.Param: 0, ...: None})        # by filter, also for what the function adds",
-        )
+        by_filter = filters_of_labels(graph)
+        if by_filter is not None:
+            spec, above = by_filter
+            return label_by_filter(spec, (*above, *path), held_at(leaf_def, value), where)
+        raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
     return held._raw if isinstance(held, Variable) else held  # labels are not values, so `raw_value` must not warn
 
 
