@@ -38,7 +38,8 @@ class RefMap(MutableMapping[Any, int]):
     """A mapping from objects to indexes that compares by identity, of pairs or of such a mapping.
 
     >>> import declax as dx
-    >>> indexes = dx.RefMap({(scale := dx.Param(1.0)): 0}.items())
+    >>> scale = dx.Param(1.0)
+    >>> indexes = dx.RefMap([(scale, 0)])
     >>> scale in indexes, dx.Param(1.0) in indexes
     (True, False)
     """

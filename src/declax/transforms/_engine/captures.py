@@ -20,6 +20,7 @@ import types
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import chain
 from operator import is_
 from typing import Any, Final, NamedTuple, Self
@@ -427,6 +428,10 @@ def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
 # ----------------------------------------------------------------- the function over other nodes
 
 
+_around: Final[ContextVar[RebuiltClosure | None]] = ContextVar("around", default=None)
+"""The innermost one of this thread's traces."""
+
+
 class RebuiltClosure:
     """A function over other nodes than it captures; a context, at whose end it points back at the originals."""
 
@@ -439,6 +444,7 @@ class RebuiltClosure:
         self._filled: list[tuple[Any, CaptureSite]] = []
         self._containers: list[tuple[Any, Any, list[Any]]] = []
         self._pairs: list[tuple[Any, Any]] = []
+        self._inner: list[RebuiltClosure] = []
         self._rebuild()
         self.function: Any = self._stand_in(captures.function)
         self.names: list[Names] = [made for made in self._sources.values() if isinstance(made, Names)]
@@ -509,11 +515,16 @@ class RebuiltClosure:
         if self._replaced:
             originals, copies = walk(self._captures.values).objects, walk(tuple(self._copies)).objects
             self._pairs = [pair for pair in zip(originals, copies, strict=True) if pair[0] is not pair[1]]
+        self._token = _around.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _around.reset(self._token)
+        around = _around.get()
         if self._pairs:
             self.point_back()
+            if around is not None:  # the originals are copies too, and end with the trace around this one
+                around._inner.append(self)
 
     def conclude(self) -> None:
         """Copies the assignments of the function to global names, and to attributes of lifted functions."""
@@ -552,3 +563,5 @@ class RebuiltClosure:
                 end_trace(made)
             else:
                 object.__setattr__(made, "__dict__", original.__dict__)
+        for inner in self._inner:
+            inner.point_back()
