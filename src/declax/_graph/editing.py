@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from declax import _jax
 from declax._classes.pytree import Pytree, delete_attribute, layout_of
-from declax._filters import Filter, as_written, ask, predicate_of, predicates_of
+from declax._filters import ON_KIND, Filter, Predicate, as_written, ask, dependency_of, predicate_of, predicates_of
 from declax._graph.api import refuse_state
 from declax._graph.binding import bind
-from declax._graph.differences import other_paths
-from declax._graph.nodes import NODES, is_number, kind_of
+from declax._graph.nodes import (
+    NODES,
+    OBJECTS,
+    Kind,
+    Link,
+    children_of,
+    enter_container,
+    is_ref,
+    kind_of,
+    path_of,
+)
 from declax._graph.updating import place_of
-from declax._modes import is_on
+from declax._modes import is_graph, is_on
+from declax._state.definition import StateDef, leaf_def_of, raw_of
 from declax._state.states import State, make_state
 from declax._tree import epoch
 from declax._tree.attributes import admit, wrong_trace
-from declax._tree.layout import TRACE_KEY
+from declax._tree.layout import LAYOUT_KEY, TRACE_KEY
 from declax._typing import Tuple2, Tuple3, Tuple4
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, foreign_trace
@@ -63,27 +73,112 @@ def pop(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     if not filters:
         raise FilterError("pop", "at least one filter is required", fix="dx.pop(model, dx.Intermediate)")
     refuse_state("pop", node)
-    binding = bind(node, graph)
-    definition, leaves = binding.graphdef.definition, binding.read()
-    predicates = predicates_of(filters, "pop")
-    taken: dict[int, int] = {}  # by position the index of the first filter that takes the leaf
-    for position, (path, leaf, variable) in enumerate(zip(definition.paths, leaves, binding.variables, strict=True)):
-        value = leaf if variable is None else variable
-        group = next((i for i, predicate in enumerate(predicates) if ask(predicate, path, value)), None)
-        if group is not None and not is_number(value):
-            taken[position] = group
-    again = [path for position, path in other_paths(binding.graphdef) if position in taken]
-    found = [place_of(node, path) for path in (*map(definition.paths.__getitem__, taken), *again)]
-    groups = [tuple([position for position in taken if taken[position] == i]) for i in range(len(filters))]
-    states = tuple(make_state(definition.select(group), [leaves[i] for i in group]) for group in groups)
-    _remove({(id(owner), key): (owner, key) for owner, key in found}.values())
+    if not is_graph(graph):
+        bind(node, graph)
+    search = _Search(predicates_of(filters, "pop"))
+    search.run(node)
+    places = [place_of(above, path_of(link), depth) for above, link, depth in search.places.values()]
+    states = tuple(_state_of([found for found in search.found if found[2] == i]) for i in range(len(filters)))
+    _remove(places)
     return states if len(filters) > 1 else states[0]
 
 
-def _remove(places: Iterable[tuple[Any, Any]]) -> None:
+_Found = tuple[Any, Link, int]
+"""A Variable, ref or array, where it was found first, and the index of the filter that takes it."""
+
+
+class _Search:
+    """The Variables, refs and arrays that filters take, in the order of the graph, and all places that refer to them.
+
+    A place, found by owner and key, is the node above, the link, and the number of containers between them.
+    """
+
+    def __init__(self, predicates: tuple[Predicate, ...]) -> None:
+        self.found: list[_Found] = []
+        self.places: dict[tuple[int, Any], tuple[Any, Link, int]] = {}
+        self._predicates = predicates
+        self._asks_kind_only = dependency_of(*predicates) == ON_KIND
+        self._group_of_class: dict[type, int] = {}
+        self._skipped: set[type] = set()  # classes whose values do not go through the stack
+
+    def run(self, root: Any) -> None:
+        """Searches all below a node."""
+        seen: set[int] = set()
+        taken: dict[int, bool] = {}
+        skipped = self._skipped
+        # value, holder, node above, link, containers around
+        stack: list[tuple[Any, Any, Any, Link, tuple[int, ...]]] = [(root, None, root, None, ())]
+        while stack:
+            value, owner, above, link, within = stack.pop()
+            kind = kind_of(value)
+            if kind is _STATIC:
+                skipped.add(value.__class__)
+                continue
+            if kind in _LEAVES:
+                if value.__class__ not in skipped and self._takes(value, link, taken) and link is not None:
+                    self.places[id(owner), link[1]] = (above, link, len(within))
+                continue
+            if kind is Kind.CONTAINER:  # a value, which has no identity
+                within = enter_container(value, within)
+            elif id(value) in seen:
+                continue
+            else:
+                seen.add(id(value))
+                above, within = value, ()
+            attributes, names = _inside(value, kind)
+            for name in names:
+                child = attributes[name]
+                if child.__class__ not in skipped:
+                    stack.append((child, value, above, (link, name), within))
+
+    def _takes(self, value: Any, link: Link, taken: dict[int, bool]) -> bool:
+        """Whether the filters take a value; of a Variable or ref, they are asked where it is met first."""
+        has_identity = kind_of(value) in OBJECTS or is_ref(value)
+        is_meant = taken.get(id(value)) if has_identity else None
+        if is_meant is None:
+            group = self._group_of_class.get(value.__class__)
+            if group is None:
+                group = self._ask(value, link)
+            is_meant = taken[id(value)] = group != _NOT_MEANT
+            if is_meant:
+                self.found.append((value, link, group))
+        return is_meant
+
+    def _ask(self, value: Any, link: Link) -> int:
+        """The index of the first filter that takes a value, or -1; kept if all filters ask for kinds only."""
+        path = () if self._asks_kind_only else path_of(link)
+        group = next((i for i, predicate in enumerate(self._predicates) if ask(predicate, path, value)), _NOT_MEANT)
+        if self._asks_kind_only:
+            self._group_of_class[value.__class__] = group
+            if group == _NOT_MEANT:
+                self._skipped.add(value.__class__)
+        return group
+
+
+def _inside(value: Any, kind: Kind) -> tuple[Mapping[Any, Any], Sequence[Any]]:
+    """The contents of a node or container by key, and the keys of its children, last one first."""
+    if kind is Kind.NODE:
+        attributes: dict[Any, Any] = value.__dict__
+        return attributes, (attributes.get(LAYOUT_KEY) or value._pytree__layout).data_names[::-1]
+    children = dict(children_of(value))
+    return children, tuple(reversed(children))
+
+
+_NOT_MEANT = -1
+_STATIC = Kind.STATIC
+_LEAVES = frozenset({Kind.VARIABLE, Kind.LEAF, Kind.REF})
+
+
+def _state_of(found: Sequence[_Found]) -> State[Any]:
+    paths = tuple([path_of(link) for _, link, _ in found])
+    leaf_defs = tuple([leaf_def_of(value) for value, _, _ in found])
+    return make_state(StateDef.of(paths, leaf_defs), [raw_of(value) for value, _, _ in found])
+
+
+def _remove(places: Sequence[tuple[Any, Any]]) -> None:
     """Removes references; those in one list together, since each removal moves the rest."""
     of_lists: dict[int, tuple[Any, set[int]]] = {}
-    for owner, key in places:
+    for owner, key in reversed(places):
         is_node = kind_of(owner) in NODES
         if is_node and key.__class__ is str:
             delete_attribute(owner, key)

@@ -327,11 +327,11 @@ def _set(owner: Any, key: Any, leaf: Any) -> None:
         put_in_container(owner, key, leaf)
 
 
-def place_of(above: Any, path: Path) -> tuple[Any, Any]:
+def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any]:
     """The holder of the leaf at a path, and its key there; raises if it cannot be set or removed there."""
     holder, node = above, None
     is_fixed = not path
-    for key in path[:-1]:
+    for key in path[0 if depth is None else -1 - depth : -1]:
         node = holder if isinstance(holder, Pytree) else node
         child = _child_at(holder, key)
         is_fixed = not isinstance(child, Pytree) and (is_fixed or _child_at(holder, key) is not child)
