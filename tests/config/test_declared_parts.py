@@ -335,7 +335,7 @@ def test_changes_at_paths():
     whole = changed.replace({"block.up": dx.spec(dx.Linear, 2, 8)})
     assert whole != changed
     repeated = dx.spec(Tower, 2)
-    assert repeated.replace({"blocks.up.use_bias": False})["blocks.up.use_bias"] is False
+    assert repeated.replace({"blocks.up.use_bias": False})["blocks.1.up.use_bias"] is False
     for path in ("blocks.1.hidden", "blocks.*", "blocks.*.hidden"):
         with pytest.raises(dx.ConfigError, match=r"there is no '(1|\*)' at blocks") as caught:
             repeated.replace({path: 3})
@@ -344,30 +344,43 @@ def test_changes_at_paths():
         spec.replace({"block.up.use_bia": False})
 
 
-def test_specs_show_declared_parts_as_the_class_writes_them():
-    spec = dx.spec(Model, 2, block={"up": {"use_bias": False}}, tower=dx.spec(Tower, 1, blocks=[dx.spec(Block, 3)]))
-    assert repr(spec["block.hidden"]) == "4 * dim"
-    assert (spec["block.up.use_bias"], repr(spec["block.up.in_features"])) == (False, "dim")
-    assert repr(spec["block.up"]) == "{'use_bias': False}"
+def test_parts_of_a_spec_have_evaluated_expressions():
+    spec = dx.spec(Model, 2, block={"up": {"use_bias": False}})
+    assert spec["block.up"] == dx.spec(dx.Linear, 2, 8, use_bias=False)
+    assert (spec["block.hidden"], spec["block.mixer.inner.in_features"]) == (8, 8)
+    assert spec["tower.blocks.1.up"] == dx.spec(dx.Linear, 2, 3)
+    assert spec["block.norm"] == dx.spec(dx.LayerNorm, 2)
+    assert dx.spec(Block, 2, use_norm=False)["norm"] is None
     assert str(spec) == (
         "Model(dim=2)\n"
-        "  block: Block(dim, rngs=rngs) with {'up': {'use_bias': False}}\n"
-        "  tower: Tower(depth=1)\n"
-        "    blocks[0]: Block(dim=3)\n"
-        "      up: dx.Linear(dim, hidden, rngs=rngs)\n"
-        "      mixer: Mix(hidden, inner=dx.Linear(hidden, hidden, use_bias=False, rngs=rngs), rngs=rngs)\n"
-        "      norm: dx.when(use_norm, dx.LayerNorm(dim, rngs=rngs), None)\n"
-        "      down: dx.Linear(up.out_features, dim, rngs=rngs)"
+        "  block: Block(dim=2)\n"
+        "    up: Linear(in_features=2, out_features=8, use_bias=False)\n"
+        "    mixer: Mix(dim=8)\n"
+        "      inner: Linear(in_features=8, out_features=8, use_bias=False)\n"
+        "    norm: LayerNorm(num_features=2)\n"
+        "    down: Linear(in_features=8, out_features=2)\n"
+        "  tower: Tower(depth=2)\n"
+        "    blocks[0], blocks[1]: Block(dim=2, hidden=3)\n"
+        "      up: Linear(in_features=2, out_features=3)\n"
+        "      mixer: Mix(dim=3)\n"
+        "        inner: Linear(in_features=3, out_features=3, use_bias=False)\n"
+        "      norm: LayerNorm(num_features=2)\n"
+        "      down: Linear(in_features=3, out_features=2)"
     )
 
 
-def test_a_declared_part_is_not_built_without_its_owner():
-    spec = dx.spec(Block, 2, up={"use_bias": False})
-    for refused in (spec["up"].check, spec["up"].build, spec["up"].summary):
-        with pytest.raises(dx.ConfigError, match=r"the owner of a part that a class body declares makes it") as caught:
-            refused()
-        assert caught.value.where == "Spec of Block.up"
-        assert caught.value.fix == "spec.build(rngs=dx.Rngs(0)).up"
+def test_what_only_an_instance_has_stays_an_expression():
+    @dx.dataclass
+    class Tied(dx.Module):
+        dim: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        embed: dx.Embed = dx.Embed(5, dim, rngs=rngs)
+        head: dx.Linear = dx.Linear(embed.embedding.shape[1], 5, rngs=rngs)
+
+    spec = dx.spec(Tied, 3, head={"use_bias": False})
+    assert repr(spec["head.in_features"]) == "embed.embedding.shape[1]"
+    assert spec.build(rngs=dx.Rngs(0)).head.kernel.shape == (3, 5)
 
 
 def test_replace_of_an_object_keeps_what_was_overridden():
@@ -544,8 +557,8 @@ def test_words_override_or_replace_declared_parts(tmp_path, monkeypatch, capsys)
     assert "kernel f32[2,8]" in text
     assert "kernel f32[3,12]" in text
     status, text = run("summary", "wide:Wide", "wide.toml", "up")
-    assert status == 1
-    assert "Spec of Wide.up: the owner of a part that a class body declares makes it" in text
+    assert status == 0
+    assert "kernel f32[2,8]" in text
     assert "there is no item * at up" in run("check", "wide:Wide", "dim=2", "up[*].use_bias=false")[1]
     words = ("up.kind=Linear", "up.in_features=2", "up.out_features=5")
     assert "kernel f32[2,5]" in run("summary", "wide:Wide", "dim=2", *words)[1]
@@ -567,7 +580,11 @@ def test_a_second_name_of_a_part_follows_its_overrides():
         model = spec.build(rngs=dx.Rngs(0))
         assert model.out is model.embed
         assert (model.out.features, model.norm.num_features) == (9, 9)
-    assert str(dx.spec(Tied, 3)).splitlines()[2] == "  out: embed"
+        assert str(spec).splitlines()[1:] == [
+            "  embed: Embed(num_embeddings=10, features=9)",
+            "  out: Embed(num_embeddings=10, features=9)",
+            "  norm: LayerNorm(num_features=9)",
+        ]
 
 
 # --- items of lists, and parts of methods ------------------------------------------
@@ -621,12 +638,32 @@ def test_the_class_of_a_repeated_part_is_a_kind_of_its_items():
 def test_the_tree_and_the_summary_show_parts_of_methods():
     spec = dx.spec(Mixed, 3)
     assert str(spec).splitlines()[-2:] == [
-        "  layers: list[dx.Linear] by a method",
-        "  head: dx.Linear(layers[(-1)].out_features, 7, rngs=rngs)",
+        "  layers: list[dx.Linear] by a method (unevaluated)",
+        "  head: Linear(in_features=layers[(-1)].out_features, out_features=7)",
     ]
     paths = {".".join(map(str, row.path)) for row in spec.summary().rows}
     assert {"layers.0", "layers.1", "head"} <= paths
     assert spec.summary().count() == dx.summary(spec.build(rngs=dx.Rngs(0))).count()
+
+
+def test_the_tree_shows_a_part_whose_number_only_an_instance_knows():
+    @dx.dataclass
+    class Counted(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
+
+        @dx.submodule
+        def first(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.dim, 2, rngs=rngs)
+
+        blocks = dx.repeat(first.out_features, dx.Linear(dim, dim, rngs=rngs))
+
+    assert str(dx.spec(Counted, 3)).splitlines() == [
+        "Counted(dim=3)",
+        "  first: dx.Linear by a method (unevaluated)",
+        "  blocks: dx.repeat(first.out_features, dx.Linear(dim, dim, rngs=rngs)) (unevaluated)",
+    ]
+    assert len(dx.spec(Counted, 3).summary().rows) == 3, "the first part, and two blocks"
 
 
 def test_definitions_have_readable_names():

@@ -13,8 +13,7 @@ import pytest
 
 import declax as dx
 from config.spec_models import Block, Gate, Mlp, Model, Open, Order, half, schedule, small
-from declax._fields.snapshots import thaw
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, thaw
 from declax.errors import ConfigError, ConstructionError, DepthError
 
 # ================================================================= arguments

@@ -161,13 +161,6 @@ def checked_refs(found: Any, context: Context) -> Any:
 
 def check(spec: SpecData) -> None:
     """Raises one error with all problems of a spec; see `Spec.check`."""
-    if isinstance(spec.target, DeclaredPart):
-        raise ConfigError(
-            f"Spec of {spec.target.name}",
-            "the owner of a part that a class body declares makes it, from its own values",
-            got=repr(spec.target),
-            fix=f"spec.build(rngs=dx.Rngs(0)).{spec.target.steps[0]}",
-        )
     context = Context(catalog=catalog_for(()))
     context.max_depth = 2 * MAX_DEPTH  # a spec limits its own depth, in which a list is not a step
     context.check(spec, ())

@@ -394,6 +394,17 @@ def freeze(value: Any) -> Any:
     return _Freezing(None).freeze(value, ())
 
 
+def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
+    """A frozen value with mutable lists and dicts, and a function applied to its leaves."""
+    if isinstance(value, FrozenList):
+        return [thaw(item, leaf) for item in value]
+    if isinstance(value, FrozenDict):
+        return {key: thaw(item, leaf) for key, item in value.items()}
+    if type(value) is tuple:
+        return tuple([thaw(item, leaf) for item in value])
+    return leaf(value)
+
+
 def key_of(value: Any) -> Hashable:
     """A hashable key by which frozen values are compared."""
     kind = type(value)

@@ -25,6 +25,7 @@ from declax._fields.sources import declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._building import positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._declared import ClassBodyScope
 from declax.config._reading.parameters import is_dtype, target_name
 from declax.config.problems import Path, path_text
 from declax.config.registry import ACTIVATIONS, name_in
@@ -104,27 +105,27 @@ def _dtype_text(value: Any) -> str:
 
 
 def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
-    """The parts of a spec, one line each with its arguments; those that the class body declares, as it writes them."""
+    """The parts of a spec, one line each with its arguments; declared parts are evaluated, except those of methods."""
     if isinstance(spec.target, DeclaredPart):
-        return f"{indent}{label}{spec.target!r}" + (f" with {spec!r}" if spec.arguments else "")
-    given = spec.arguments
-    plain = {name: value_text(value) for name, value in given.items() if not _parts_in(value)}
-    lines = [f"{indent}{label}{_call(target_name(spec.target), (), plain)}"]
-    for name, value in {**getattr(spec.target, "_pytree__expressions", {}), **given}.items():
-        if name not in given and (text := _declared_part(*value)) is not None:
-            lines.append(f"{indent}  {name}: {text}")
-        for part, keys in _parts_in(value).items() if name in given else ():
+        overrides = f" with {spec!r}" if spec.arguments else ""
+        return f"{indent}{label}{spec.target!r}{overrides} (unevaluated)"
+    scope = ClassBodyScope(spec)
+    plain = {name: scope.value(value) for name, value in spec.arguments.items()}
+    found = {**{name: scope.read(name) for name in scope.parts}, **plain}
+    shown = {name: value for name, value in plain.items() if not _parts_in(value)}
+    head = _call(target_name(spec.target), (), {n: value_text(v) for n, v in shown.items()})
+    lines = [f"{indent}{label}{head}"]
+    for name, value in found.items():
+        recipe = recipe_of(value._pytree__field) if isinstance(value, Declaration) else None
+        if isinstance(recipe, SubmoduleRecipe):
+            made = getattr(recipe.build, "__annotations__", {}).get("return", "a part")
+            text = made if isinstance(made, str) else annotation_text(made)
+            lines.append(f"{indent}  {name}: {text} by a method (unevaluated)")
+        elif isinstance(value, Expression) and makes_data(value):
+            lines.append(f"{indent}  {name}: {declared_text(value)} (unevaluated)")
+        for part, keys in _parts_in(value).items():
             lines.append(tree_text(part, f"{', '.join(f'{name}{key}' for key in keys)}: ", indent + "  "))
     return "\n".join(lines)
-
-
-def _declared_part(declared: Expression, *_: Expression) -> str | None:
-    """The text of a part in a class body; None for other values."""
-    recipe = recipe_of(declared._pytree__field) if isinstance(declared, Declaration) else None
-    if isinstance(recipe, SubmoduleRecipe):
-        made = getattr(recipe.build, "__annotations__", {}).get("return", "a part")
-        return f"{made if isinstance(made, str) else annotation_text(made)} by a method"
-    return declared_text(declared) if makes_data(declared) else None
 
 
 def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
+from declax.config._declared import ClassBodyScope
 from declax.config._reading.readers import Reader, WrappingReader
 from declax.config.problems import EACH, Path, did_you_mean, path_text, shown, steps_of
 from declax.errors import ConfigError, describe
@@ -166,7 +167,9 @@ def get(spec: SpecData, text: str) -> Any:
     cursor = Cursor((), spec, None)
     start = 0  # the length of the path of the innermost unbuilt spec, where Refs start
     for key in parse_path(text):
-        cursor = _child(spec, cursor, key)
+        owner, cursor = cursor.value, _child(spec, cursor, key)
+        if isinstance(owner, SpecData):
+            cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))
         if isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
             start = len(cursor.path)
     return moved_out(cursor.value, cursor.path[start:]) if isinstance(cursor.value, SpecData) else cursor.value
