@@ -56,6 +56,12 @@ def test_files_hold_the_same_spec(suffix, full, tmp_path):
     assert dx.from_config(models.Transformer, str(path), rngs=dx.Rngs(0)).dim == 8
 
 
+def test_missing_rngs_name_the_call_that_reads_the_file():
+    with pytest.raises(dx.ConfigError, match="Mlp: Mlp takes rngs, but none were passed") as caught:
+        dx.from_config(models.Mlp, {"dim": 2, "hidden": 4})
+    assert caught.value.fix == "dx.from_config(Mlp, ..., rngs=dx.Rngs(0))"
+
+
 def test_the_full_form_says_the_defaults_and_the_version():
     full = dx.to_config(models.good_spec(), full=True)
     assert full["$version"] == 1

@@ -48,10 +48,10 @@ def test_rngs_go_to_every_part_that_declares_them_also_with_a_default():
 
 
 def test_missing_rngs_say_where():
-    with pytest.raises(ConfigError, match="Gate takes rngs, but build got none") as caught:
+    with pytest.raises(ConfigError, match="Gate takes rngs, but none were passed") as caught:
         dx.spec(Block, dx.spec(Gate, 4)).build()
     assert (caught.value.where, caught.value.fix) == ("Block.mixer", "spec.build(rngs=dx.Rngs(0))")
-    with pytest.raises(ConfigError, match="Gate takes rngs, but build got none"):
+    with pytest.raises(ConfigError, match="Gate takes rngs, but none were passed"):
         dx.spec(Gate, 4).build()
 
 

@@ -88,9 +88,10 @@ def takes_rngs(root: SpecData) -> bool:
 class Builder(SpecVisitor):
     """Builds the object of a spec, whose Refs were checked."""
 
-    def __init__(self, root: SpecData, rngs: object = None) -> None:
+    def __init__(self, root: SpecData, rngs: object = None, fix: str = "spec.build(rngs=dx.Rngs(0))") -> None:
         super().__init__(root)
         self.rngs = rngs
+        self.fix = fix  # the call that passes rngs
 
     def call(self, spec: SpecData, path: Path) -> Any:
         parameters = spec.parameters
@@ -100,9 +101,7 @@ class Builder(SpecVisitor):
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
             if self.rngs is None:
                 raise ConfigError(
-                    where(self.root, path),
-                    f"{parameters.name} takes rngs, but build got none",
-                    fix="spec.build(rngs=dx.Rngs(0))",
+                    where(self.root, path), f"{parameters.name} takes rngs, but none were passed", fix=self.fix
                 )
             named[RNGS] = OWN_RNGS if self.is_unmade else self.rngs
         if self.is_unmade:

@@ -142,8 +142,9 @@ def from_config(
     """
     document = read_source(source)
     spec = spec_from_config(cls, document, extra=extra, migrate=migrate)
+    fix = f"dx.from_config({spec.parameters.name}, ..., rngs=dx.Rngs(0))"
     with noting_place(document):
-        return Builder(spec, rngs).run()  # without Spec.check: the readers have checked each value
+        return Builder(spec, rngs, fix).run()  # without Spec.check: the readers have checked each value
 
 
 def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
