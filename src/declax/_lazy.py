@@ -46,9 +46,10 @@ def lazy_names(where: str, /, **module_of: str) -> Callable[[str], Any]:
     def load(name: str) -> Any:
         if name not in module_of:
             caller = sys._getframe(1)
-            # Where pydoc finds an `__all__`, `help(dx)` prints each class, which are 27,000 lines.
-            if name == "__all__" and where == "declax" and caller.f_globals.get("__name__") != "pydoc":
-                return sorted(name for name in module_of if not name.startswith("_"))
+            if name == "__all__" and where == "declax":
+                # For pydoc no name: `help(dx)` would print each class and all data after the topics, 27,000 lines.
+                is_help = caller.f_globals.get("__name__") == "pydoc"
+                return [] if is_help else sorted(name for name in module_of if not name.startswith("_"))
             raise _missing(where, name, module_of, caller)
         source = module_of[name]
         is_module = source == where
