@@ -4,9 +4,13 @@ The blocks of a page share one namespace and run in order. What may stand after 
 
 - nothing: the block must run;
 - ``{raises=StatusError}``: the block must raise that error, at its end or before;
-- ``{mypy=declax-field}``: the block is for mypy, which must give that error; tests/typing/test_plugin_page.py runs it.
+- ``{mypy=declax-field}``: the block is for mypy, which must give that error; tests/typing/test_plugin_page.py runs it;
+- ``{needs=optuna}``: the block must run if that module is installed. It sees the names of the page and those of blocks
+  that need the same module. The rest of the page does not see its names.
 
-A block ``sh {run}`` has lines ``declax ...`` or ``python file.py ...``, which run here, as a shell would run them.
+A block of any language marked ``{file=train.py}`` is written to that file, in the folder where the page runs. A block
+``sh {run}`` has lines ``declax ...`` or ``python file.py ...``, which run here, as a shell would run them. A line that
+sets variables first runs in a process of its own.
 
 A block of any language marked ``{output}`` holds what the block before it printed, or the
 message of what it raised; ``...`` stands for anything. Blocks with ``>>>`` run as doctests.
@@ -16,15 +20,20 @@ No other marker makes a block not run.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import doctest
 import importlib
+import importlib.util
 import io
+import os
 import pkgutil
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import types
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
@@ -35,22 +44,33 @@ import pytest
 import declax
 from declax._lazy import exports
 from declax.config._cli.main import main
-from fenced import ROOT, Block, blocks_of, pages
+from fenced import FILE, ROOT, Block, blocks_of, pages
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RAISES = re.compile(r"\{raises=(\w+)\}")
 FOR_MYPY = re.compile(r"\{mypy=[\w-]+\}")
+NEEDS = re.compile(r"\{needs=(\w+)\}")
+VARIABLE = re.compile(r"([A-Z_]+)=(.*)")
 
 
 def run_page(path: Path) -> None:
     """Runs the blocks of a page in a module of their own, so that classes in them can be found by name."""
+    names_beside: dict[str, dict[str, object]] = {}
     module = types.ModuleType("page_of_" + re.sub(r"\W", "_", path.stem))
     sys.modules[module.__name__] = module
     outcome: str | None = None
     known, path_before = set(sys.modules), list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))  # as a prompt of Python does
     try:
         for block in blocks_of(path.read_text(encoding="utf-8")):
             if block.language == "python" and FOR_MYPY.fullmatch(block.info):
+                outcome = None
+            elif file := FILE.fullmatch(block.info):
+                Path(file[1]).write_text(block.text, encoding="utf-8")
+                importlib.invalidate_caches()
+                outcome = None
+            elif needed := NEEDS.fullmatch(block.info):
+                run_beside(path, block, module, names_beside.setdefault(needed[1], {}))
                 outcome = None
             elif block.language == "python":
                 outcome = run_block(path, block, module)
@@ -74,6 +94,9 @@ def run_shell(path: Path, block: Block) -> str:
     printed = io.StringIO()
     for line in block.text.splitlines():
         command, *words = shlex.split(line)
+        if variable := VARIABLE.fullmatch(command):
+            printed.write(run_apart(path, block, dict([variable.groups()]), words))
+            continue
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             if command == "declax":
                 main(words)
@@ -81,6 +104,15 @@ def run_shell(path: Path, block: Block) -> str:
                 assert command == "python", f"{path.name}:{block.line}: {command} is not run here"
                 run_script(words)
     return printed.getvalue()
+
+
+def run_apart(path: Path, block: Block, variables: dict[str, str], words: list[str]) -> str:
+    """Runs a script in a process of its own, with variables of the environment, and returns what it prints."""
+    assert words[0] == "python", f"{path.name}:{block.line}: {words[0]} is not run here"
+    command = [sys.executable, *words[1:]]
+    ended = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{path.name}:{block.line}: {ended.stderr}"
+    return ended.stdout
 
 
 def run_script(words: list[str]) -> None:
@@ -118,6 +150,22 @@ def run_block(path: Path, block: Block, module: types.ModuleType) -> str:
     return printed.getvalue()
 
 
+def run_beside(path: Path, block: Block, module: types.ModuleType, own: dict[str, object]) -> None:
+    """Runs a block that needs another package, if it is installed, and keeps the names that it defines."""
+    if missing_from([block]):
+        return
+    beside = types.ModuleType(module.__name__)
+    vars(beside).update(vars(module), **own)
+    run_block(path, dataclasses.replace(block, info=""), beside)
+    own.update({name: value for name, value in vars(beside).items() if vars(module).get(name) is not value})
+
+
+def missing_from(blocks: Iterable[Block]) -> set[str]:
+    """The modules that blocks need and that are not installed."""
+    needed = {found[1] for block in blocks if (found := NEEDS.fullmatch(block.info))}
+    return {name for name in needed if importlib.util.find_spec(name) is None}
+
+
 def check_output(path: Path, block: Block, outcome: str | None) -> None:
     assert outcome is not None, f"{path.name}:{block.line}: output without a Python block before it"
     got = outcome.rstrip("\n") + "\n"
@@ -136,7 +184,10 @@ def run_doctest(block: Block, module: types.ModuleType, path: Path) -> None:
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     run_page(path)
+    if missing := missing_from(blocks_of(path.read_text(encoding="utf-8"))):
+        pytest.skip(f"all blocks ran but those that need {', '.join(sorted(missing))}")
 
 
 def package_modules() -> list[str]:
@@ -161,6 +212,9 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
 # ================================================================= the runner itself
 
 
+SCRIPT = "```python {file=a.py}\nimport os\nprint(os.environ['A'])\n```\n"
+
+
 @pytest.mark.parametrize(
     ("page", "complaint"),
     [
@@ -180,6 +234,18 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
         ("```sh {run}\nrm page.md\n```\n", "page.md:2: rm is not run here"),
         ("```sh\nrm page.md\n```\n", None),
         ("```python {notest: slow}\n1\n```\n", "is not a marker"),
+        ("```python {needs=nothing_like_it}\n1 / 0\n```\n", None),
+        ("```python {needs=json}\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("```python\nx = 1\n```\n```python {needs=json}\nx += 1\n```\n```python\nassert x == 1\n```\n", None),
+        ("```python {needs=json}\ny = 1\n```\n```python {needs=json}\nassert y == 1\n```\n", None),
+        ("```python {needs=json}\ny = 1\n```\n```python\ny\n```\n", "NameError"),
+        (
+            "```text {file=a.txt}\nb\n```\n```python\nfrom pathlib import Path\nassert Path('a.txt').exists()\n```\n",
+            None,
+        ),
+        ("```python {file=a.py}\n1 / 0\n```\n", None),
+        (f"{SCRIPT}```sh {{run}}\nA=1 python a.py\n```\n```text {{output}}\n1\n```\n", None),
+        ("```sh {run}\nA=1 rm page.md\n```\n", "page.md:2: rm is not run here"),
         ("```py\n1\n```\n", "write ```python"),
         ("text\n\n```python\n1 / 0\n```\n", "page.md:4: ZeroDivisionError"),
         ("```python\n>>> y = 2\n>>> y\n2\n```\n```python\nassert y == 2\n```\n", None),
@@ -191,7 +257,8 @@ def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
         ("```python\nimport inspect\ndef f():\n    return 1\nassert 'return 1' in inspect.getsource(f)\n```\n", None),
     ],
 )
-def test_the_runner_itself(page, complaint, tmp_path):
+def test_the_runner_itself(page, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "page.md"
     path.write_text(page, encoding="utf-8")
     if complaint is None:

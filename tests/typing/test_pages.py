@@ -1,7 +1,8 @@
 """The Python blocks of the pages pass mypy --strict with the plugin, and pyright in its strict mode.
 
-The blocks of a page are one module, each line where the page has it. They run one after the other, and what a block
-defines anew stays: so names may be defined again, with another type too, and what is only shown need not be used.
+The blocks of a page, and the files that it shows, are one module, each line where the page has it. They run one after
+the other, and what a block defines anew stays: so names may be defined again, with another type too, and what is only
+shown need not be used.
 Blocks that have to raise are there for what no other block defines; most are wrong on purpose, and nothing is said of
 them.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from checkers import PYRIGHT, WITH_PLUGIN, Programs, Report, cache_folder
-from fenced import ROOT, Block, blocks_of, pages
+from fenced import FILE, ROOT, Block, blocks_of, pages
 
 REDEFINED = frozenset({"no-redef", "reportRedeclaration"})
 # Some functions of JAX have no types.
@@ -55,18 +56,23 @@ class Page:
             if block.info and self._defined_elsewhere(block):
                 continue
             for number, line in _code_of(block):
-                lines[number - 1] = line
+                lines[number - 1] = "" if self._imports_a_file(line) else line
         return "\n".join(lines) + "\n"
 
     def _defined_elsewhere(self, block: Block) -> bool:
         others = {name for other in self.blocks if not other.info for name in _defined_in(other)}
         return not others.isdisjoint(_defined_in(block))
 
+    def _imports_a_file(self, line: str) -> bool:
+        """Whether a line imports from another file of the page, whose names are here."""
+        found = re.match(r"from (\w+) import", line)
+        return found is not None and f"{{file={found[1]}.py}}" in {block.info for block in self.blocks}
+
     def has_to_hold(self, line: int) -> bool:
         """Whether a line is in a block that need not raise."""
         for block in self.blocks:
             if block.line <= line < block.line + block.text.count("\n"):
-                return not block.info
+                return not block.info or bool(FILE.fullmatch(block.info))
         raise AssertionError(f"{self.name}:{line} is in no block")
 
 
