@@ -69,7 +69,7 @@ html_theme_options = {
     **({"github_url": f"https://github.com/{repository}"} if repository else {}),
     "navbar_align": "left",
     "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
-    "switcher": {"json_url": "_static/versions.json", "version_match": version},
+    "switcher": {"json_url": f"{html_baseurl}_static/versions.json", "version_match": version},
     "check_switcher": False,
     "show_toc_level": 2,
     "footer_start": ["copyright"],

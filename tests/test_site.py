@@ -133,6 +133,47 @@ def test_links_of_a_repository_that_is_set(monkeypatch):
     assert "colab" not in with_links_to_notebook(app, "learn/gpt", notebook)
 
 
+def test_a_site_with_a_repository(tmp_path):
+    """A page and a tutorial, built as a release builds the site: edit links, Colab, versions, the sitemap."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("conf.py", "_extensions", "_static", "../CHANGELOG.md"):
+        (docs / name).symlink_to((ROOT / "docs" / name).resolve())
+    (docs / "index.md").write_text("# Home\n\n| page |\n| --- |\n| [Tutorial](tutorial.py) |\n", encoding="utf-8")
+    (docs / "tutorial.py").write_text("# %% [markdown]\n# # A tutorial\n#\n# Text.\n", encoding="utf-8")
+    site = tmp_path / "site"
+    # Without the API reference, which takes a minute.
+    extensions = "myst_nb,sphinx_copybutton,pages"
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-D", f"extensions={extensions}"]
+    environment = {**os.environ, "DECLAX_REPOSITORY": "owner/name"}
+    subprocess.run([*command, str(docs), str(site)], env=environment, check=True, timeout=120)
+
+    address = "https://owner.github.io/name/"
+    home, tutorial = Page(site / "index.html"), Page(site / "tutorial.html")
+    assert "https://github.com/owner/name/edit/main/docs/index.md" in home.links
+    assert "https://github.com/owner/name" in home.links
+    assert "https://github.com/owner/name/edit/main/docs/tutorial.py" in tutorial.links
+    notebook = "https://colab.research.google.com/github/owner/name/blob/gh-pages/notebooks/tutorial.ipynb"
+    assert notebook in tutorial.links
+    assert f'<link rel="canonical" href="{address}tutorial.html"' in tutorial.text
+    assert f"{address}_static/versions.json" in home.text
+    versions = json.loads((site / "_static" / "versions.json").read_text(encoding="utf-8"))
+    assert versions[0] == {"name": declax.__version__, "version": declax.__version__, "url": address}
+    listed = (site / "sitemap.xml").read_text(encoding="utf-8")
+    assert re.findall("<loc>(.*?)</loc>", listed) == [f"{address}index.html", f"{address}tutorial.html"]
+    cells = json.loads((site / "notebooks" / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert "git+https://github.com/owner/name" in "".join(cells[0]["source"])
+
+
+def test_the_menu_has_the_versions_of_the_changelog(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    from pages import versions_in
+
+    changelog = "# Changelog\n\n## [0.2.0] - unreleased\n\n## [0.1.0] - 2026-12-01\n"
+    found = {entry["version"]: entry["url"] for entry in versions_in(changelog, "0.2.0", "https://a/b/")}
+    assert found == {"0.2.0": "https://a/b/", "0.1.0": "https://a/b/0.1.0/"}
+
+
 def test_the_site_has_four_parts(pages):
     """At the top of each page, and nothing else there."""
     header = pages["index.html"].text.partition('class="bd-header')[2].partition("</nav>")[0]
@@ -280,7 +321,9 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("attention", ("reference/api/layers.html", "layers.html")),
         ("checkpoint", ("saving.html", "reference/api/saving.html", "learn/save_and_resume.html")),
         ("freeze layers", ("howto/freeze.html",)),
-        ("data parallel", ("recipes.html",)),
+        ("data parallel", ("howto/data_parallel.html",)),
+        ("two gpus", ("howto/data_parallel.html",)),
+        ("shard the optimizer", ("howto/data_parallel.html", "explain/faq.html")),
         ("LoRA", ("learn/lora.html", "reference/api/layers.html", "reference/api/training.html")),
         ("number of parameters", ("howto/structure.html",)),
         ("tie weights", ("howto/structure.html",)),
@@ -289,9 +332,16 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("custom layer", ("howto/custom_layers.html",)),
         ("save model", ("saving.html", "learn/save_and_resume.html")),
         ("resume training", ("saving.html", "learn/save_and_resume.html")),
-        ("multiple gpus", ("explain/faq.html", "parallel.html")),
+        ("multiple gpus", ("howto/data_parallel.html", "explain/faq.html")),
         ("early stopping", ("explain/faq.html",)),
         ("retrace", ("howto/debugging.html",)),
+        ("traced again", ("howto/debugging.html", "explain/faq.html")),
+        ("recompiled", ("howto/debugging.html", "explain/faq.html")),
+        ("configuration file", ("howto/configuration_file.html",)),
+        ("toml rngs", ("howto/configuration_file.html",)),
+        ("equal layers", ("howto/structure.html",)),
+        ("share embedding", ("howto/structure.html", "explain/faq.html")),
+        ("which nnx code works", ("coming_from_nnx.html",)),
         ("bfloat16", ("howto/mixed_precision.html",)),
         ("wandb", ("howto/logging.html",)),
     ],

@@ -103,11 +103,19 @@ def write_sitemap(app: Sphinx, error: Exception | None) -> None:
 
 
 def write_versions(app: Sphinx, error: Exception | None) -> None:
-    """Lists the versions of the site for the menu of versions: so far, this one."""
+    """Lists the versions of the changelog for the menu of versions; each older one has a folder of the site."""
     if error is not None or app.builder.format != "html":
         return
-    version = {"name": app.config.version, "version": app.config.version, "url": app.config.html_baseurl or "/"}
-    Path(app.outdir, "_static", "versions.json").write_text(json.dumps([version]), encoding="utf-8")
+    changelog = Path(app.srcdir).parent.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    entries = versions_in(changelog, app.config.version, app.config.html_baseurl or "/")
+    Path(app.outdir, "_static", "versions.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def versions_in(changelog: str, current: str, address: str) -> list[dict[str, str]]:
+    """The entries of the menu: the current version is at the address of the site, another one in its folder."""
+    found = re.findall(r"(?m)^## \[(\d[\w.]*)\]", changelog)
+    places = {current: address, **{version: f"{address}{version}/" for version in found if version != current}}
+    return [{"name": version, "version": version, "url": url} for version, url in places.items()]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
