@@ -33,6 +33,7 @@ import shlex
 import subprocess
 import sys
 import types
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -156,7 +157,11 @@ def run_beside(path: Path, block: Block, module: types.ModuleType, own: dict[str
         return
     beside = types.ModuleType(module.__name__)
     vars(beside).update(vars(module), **own)
-    run_block(path, dataclasses.replace(block, info=""), beside)
+    if importlib.util.find_spec("cloudpickle"):
+        importlib.import_module("cloudpickle").register_pickle_by_value(module)  # as `__main__`, for other processes
+    with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):  # of other packages
+        warnings.simplefilter("ignore")
+        run_block(path, dataclasses.replace(block, info=""), beside)
     own.update({name: value for name, value in vars(beside).items() if vars(module).get(name) is not value})
 
 
@@ -185,6 +190,7 @@ def run_doctest(block: Block, module: types.ModuleType, path: Path) -> None:
 def test_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
     run_page(path)
     if missing := missing_from(blocks_of(path.read_text(encoding="utf-8"))):
         pytest.skip(f"all blocks ran but those that need {', '.join(sorted(missing))}")
