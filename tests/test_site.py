@@ -181,6 +181,12 @@ def test_the_site_has_four_parts(pages):
     assert [re.sub(r"<[^>]+>", "", part).strip() for part in parts] == ["Learn", "How to", "Reference", "Explain"]
 
 
+@pytest.mark.parametrize("tool", ["theme-switch-button", "version-switcher", "search-button", "copybutton.js"])
+def test_each_page_has_the_tools_of_a_reader(pages, tool):
+    """Dark mode, versions, search, buttons that copy code."""
+    assert not [page for page, found in pages.items() if tool not in found.text]
+
+
 def test_navigation_reaches_every_page(pages):
     reached, waiting = {"index.html"}, ["index.html"]
     while waiting:
