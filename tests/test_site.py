@@ -344,7 +344,7 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("traced again", ("howto/debugging.html", "explain/faq.html")),
         ("recompiled", ("howto/debugging.html", "explain/faq.html")),
         ("configuration file", ("howto/configuration_file.html",)),
-        ("toml rngs", ("howto/configuration_file.html",)),
+        ("toml rngs", ("howto/configuration_file.html", "explain/faq.html")),
         ("equal layers", ("howto/structure.html",)),
         ("share embedding", ("howto/structure.html", "explain/faq.html")),
         ("which nnx code works", ("coming_from_nnx.html",)),
