@@ -210,6 +210,7 @@ assert dx.spec_from_config(Run, folder / "best.toml") == best.spec
 #
 # ## What to read next
 #
+# - [Train from a configuration file](../howto/configuration_file.md): one model and one file, in short.
 # - [Models from configuration](../config.md): specs, kinds of your own, shared parts, versions of files.
 # - [The command line](../command_line.md): all overrides, and the command `declax`.
 # - [Hyperparameter search](../howto/hyperparameters.md): Optuna, and clusters.
