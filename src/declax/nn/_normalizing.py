@@ -90,14 +90,14 @@ class Scaling(Module):
     ) -> jax.Array:
         """The formula of all layers; `mean` and `var` broadcast to the shape of `x`."""
         shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
-        y = x.astype(mean.dtype) - mean
-        factor = lax.rsqrt(var + self.epsilon).astype(y.dtype)
+        y = dtypes.cast(x, mean.dtype) - mean
+        factor = dtypes.cast(lax.rsqrt(var + self.epsilon), y.dtype)
         if scale is not None:
-            factor = factor * scale.reshape(shape).astype(y.dtype)
+            factor = factor * dtypes.cast(scale.reshape(shape), y.dtype)
         y = y * factor
         if bias is not None:
-            y = y + bias.reshape(shape).astype(y.dtype)
-        return y.astype(x.dtype if self.dtype is None else self.dtype)
+            y = y + dtypes.cast(bias.reshape(shape), y.dtype)
+        return dtypes.cast(y, x.dtype if self.dtype is None else self.dtype)
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Normalization(Scaling):
 
     def _moments(self, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Mean and biased variance over some axes, in float32 at least."""
-        x = x.astype(dtypes.statistics_dtype(x.dtype))
+        x = dtypes.cast(x, dtypes.statistics_dtype(x.dtype))
         if not self.use_fast_variance:
             (mean,) = self._means((x,), axes, mask)
             (var,) = self._means((square_of(x - jnp.expand_dims(mean, axes)),), axes, mask)

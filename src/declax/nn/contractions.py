@@ -164,7 +164,7 @@ class LinearGeneral(Module):
             return y
         outputs = sizes_of(self.out_features)
         between = (1,) * (y.ndim - len(batch) - len(outputs))
-        return y + bias.reshape(*y.shape[: len(batch)], *between, *outputs).astype(y.dtype)
+        return y + dtypes.cast(bias.reshape(*y.shape[: len(batch)], *between, *outputs), y.dtype)
 
     def _axes_of(self, x: jax.Array) -> tuple[int, ...]:
         wanted = {**self.batch_axis, **dict(zip(sizes_of(self.axis), sizes_of(self.in_features), strict=True))}
@@ -285,7 +285,7 @@ class Einsum(Module):
                 expected=f"{math.prod(shape)} elements, for the axes {names[1]!r} of sizes {tuple(shape)}",
                 got=f"shape {bias.shape}",
             )
-        return y + bias.reshape(shape).astype(y.dtype)
+        return y + dtypes.cast(bias.reshape(shape), y.dtype)
 
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
         sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))

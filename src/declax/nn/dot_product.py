@@ -80,7 +80,7 @@ def dot_product_attention_weights(
         mask = causal if mask is None else jnp.logical_and(mask, causal)
     if mask is not None:
         weights = jnp.where(mask, weights, jnp.finfo(weights.dtype).min)  # type: ignore[no-untyped-call]  # jax leaves it untyped
-    weights = jax.nn.softmax(weights).astype(query.dtype)
+    weights = dtypes.cast(jax.nn.softmax(weights), query.dtype)
     if module is not None:
         module.sow(Intermediate, "attention_weights", weights)
     if deterministic or dropout_rate == 0:

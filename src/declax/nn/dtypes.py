@@ -90,10 +90,22 @@ def _is_promoted(args: tuple[Any, ...], dtype: Dtype | None) -> bool:
     for arg in args:
         if arg is None:
             continue
-        if not isinstance(arg, jax.Array) or arg.weak_type or common not in (None, arg.dtype):
+        found = jax.typeof(arg) if isinstance(arg, jax.Array) else None
+        if found is None or found.weak_type or common not in (None, found.dtype):
             return False
-        common = arg.dtype
+        common = found.dtype
     return common is not None and dtype in (None, common) and jnp.issubdtype(common, jnp.inexact)
+
+
+def cast(x: jax.Array, dtype: Dtype) -> jax.Array:
+    """As ``x.astype(dtype)``, but an array of that dtype as it is: while JAX traces, each cast takes time.
+
+    >>> x = jnp.ones(2)
+    >>> cast(x, jnp.float32) is x, cast(x, jnp.bfloat16).dtype
+    (True, dtype(bfloat16))
+    """
+    is_cast = x.dtype == dtype and not getattr(x, "weak_type", False)
+    return x if is_cast else x.astype(dtype)
 
 
 def statistics_dtype(dtype: Dtype) -> np.dtype[Any]:

@@ -146,7 +146,7 @@ class RMSNorm(Scaling):
         axes = axes_of(self, "reduction_axes", x, "x")
         features = axes_of(self, "feature_axes", x, "x")
         self._check_features(x, features)
-        squares = square_of(x.astype(dtypes.statistics_dtype(x.dtype)))
+        squares = square_of(dtypes.cast(x, dtypes.statistics_dtype(x.dtype)))
         (square,) = self._means((squares,), axes, self._checked_mask(x, mask))
         square = jnp.expand_dims(square, axes)
         return self._normalize(x, jnp.zeros_like(square), square, scale, None, features)

@@ -62,11 +62,11 @@ class RoPE(Module):
         size = self._rotated(x)
         angles = self._angles(x, positions, axis, size)
         wide = dtypes.statistics_dtype(x.dtype)
-        cos, sin = jnp.cos(angles).astype(wide), jnp.sin(angles).astype(wide)
+        cos, sin = dtypes.cast(jnp.cos(angles), wide), dtypes.cast(jnp.sin(angles), wide)
         first, second, rest = jnp.split(x, (size // 2, size), axis=-1)
-        first, second = first.astype(wide), second.astype(wide)
+        first, second = dtypes.cast(first, wide), dtypes.cast(second, wide)
         turned = (first * cos - second * sin, second * cos + first * sin)
-        return jnp.concatenate([*(part.astype(x.dtype) for part in turned), rest], axis=-1)
+        return jnp.concatenate([*(dtypes.cast(part, x.dtype) for part in turned), rest], axis=-1)
 
     def frequencies(self, size: int) -> jax.Array:
         """The angle by which each pair turns from one position to the next.
