@@ -478,6 +478,14 @@ class Donation:
         self.positions = (*sorted(self.of_graph), *self.plain)
 
 
+ROOM: Final = 2**14
+"""How many words Python reserves for the frames of a trace.
+
+It maps memory for 16 KiB of frames at a time, and unmaps it when the first of these returns. The frames of a trace need
+20 to 40 KiB, so that the calls across the border of 16 KiB would map memory thousands of times.
+"""
+
+
 class Program:
     """The compiled programs of one structure.
 
@@ -514,6 +522,7 @@ class Program:
             traces.note(Trace.of(structure, leaves))
             return run(*leaves)
 
+        flat.__code__ = flat.__code__.replace(co_stacksize=ROOM)
         self._flat = functools.update_wrapper(flat, function)
         self._compile()
 
