@@ -21,16 +21,7 @@ from declax._fields.annotations import AnnotationScope, annotation_text, own_ann
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
 from declax._fields.sources import text_of
-from declax._fields.specifiers import (
-    KW_ONLY,
-    Status,
-    Tagged,
-    VariableRecipe,
-    data,
-    specifier_of,
-    static,
-    variable,
-)
+from declax._fields.specifiers import KW_ONLY, Status, Tagged, VariableRecipe, data, specifier_of, static, variable
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, MYPY, RECORD_KEY
 from declax._variables.policy import NO_POLICY

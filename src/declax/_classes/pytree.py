@@ -45,14 +45,7 @@ from declax._tree.statuses import register_data_type as register_data_type
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.policy import DtypeDefault
 from declax._variables.variable import Variable
-from declax.errors import (
-    ConstructionError,
-    FieldError,
-    StatusError,
-    describe,
-    suggest,
-    type_name,
-)
+from declax.errors import ConstructionError, FieldError, StatusError, describe, suggest, type_name
 
 P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)

@@ -10,14 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax._fields.expressions import (
-    Choice,
-    Deferred,
-    Expression,
-    Literal,
-    Reference,
-    Repeated,
-)
+from declax._fields.expressions import Choice, Deferred, Expression, Literal, Reference, Repeated
 from declax._fields.sources import CONTAINERS, Unmade, Write, declared_text, entries, has_expression, rebuilt
 from declax.errors import ConstructionError, type_name
 

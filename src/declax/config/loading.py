@@ -30,12 +30,7 @@ from declax.config._files.documents import Document, noting_place
 from declax.config._files.formatting import format_json, format_toml, format_yaml
 from declax.config._files.reading import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
-from declax.config._reading.parameters import (
-    RNGS,
-    Parameters,
-    parameters_of,
-    target_name,
-)
+from declax.config._reading.parameters import RNGS, Parameters, parameters_of, target_name
 from declax.config._reading.part_readers import choices_at
 from declax.config._reading.readers import Context, Reader
 from declax.config._writing import plain_data

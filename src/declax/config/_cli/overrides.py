@@ -16,18 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import Document, float_of
 from declax.config._files.reading import FORMATS, read_document
-from declax.config.problems import (
-    EACH,
-    KIND,
-    REF,
-    Path,
-    Place,
-    Problem,
-    Report,
-    path_text,
-    shown,
-    steps_of,
-)
+from declax.config.problems import EACH, KIND, REF, Path, Place, Problem, Report, path_text, shown, steps_of
 from declax.errors import ConfigError, suggest
 
 T = TypeVar("T")
