@@ -45,10 +45,7 @@ def dataclass(
     match_args: bool = True,
     kw_only: bool = False,
 ) -> Callable[[type[P]], type[P]]: ...
-@dataclass_transform(
-    eq_default=False,
-    field_specifiers=(specifiers.field, data, static, variable, dataclasses.field),
-)
+@dataclass_transform(eq_default=False, field_specifiers=(specifiers.field, data, static, variable, dataclasses.field))
 def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
     """Makes a dataclass whose instances are pytrees.
 

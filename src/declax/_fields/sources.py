@@ -34,12 +34,7 @@ class Term(Unmade):
       _pytree__specified: the field of the specifier whose default it is, if any.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_pytree__name",
-        "_pytree__owner",
-        "_pytree__specified",
-    )  # JAX has weak references
+    __slots__ = ("__weakref__", "_pytree__name", "_pytree__owner", "_pytree__specified")  # JAX has weak references
 
     def __init__(self) -> None:
         self._pytree__name: str | None = None

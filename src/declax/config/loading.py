@@ -96,22 +96,10 @@ def from_config(
 ) -> M: ...
 @overload
 def from_config(
-    cls: Any,
-    source: Source,
-    /,
-    *,
-    rngs: Rngs | None = None,
-    extra: Iterable[Any] = (),
-    migrate: bool = False,
+    cls: Any, source: Source, /, *, rngs: Rngs | None = None, extra: Iterable[Any] = (), migrate: bool = False
 ) -> Any: ...
 def from_config(
-    cls: Any,
-    source: Source,
-    /,
-    *,
-    rngs: Rngs | None = None,
-    extra: Iterable[Any] = (),
-    migrate: bool = False,
+    cls: Any, source: Source, /, *, rngs: Rngs | None = None, extra: Iterable[Any] = (), migrate: bool = False
 ) -> Any:
     """Builds the object that a configuration describes.
 
