@@ -213,7 +213,7 @@ class _RefCheck(SpecVisitor):
             found, wanted = ("an unbuilt spec", "a built part") if is_kept else ("a built part", "an unbuilt spec")
             message = f"the reference points at {found}, but {wanted} is expected"
             self.context.add("ref-border", at, message, got=shown(ref.path), hint="write the part out")
-        elif known is not None and not known.holds(cursor.value):
+        elif known is not None and not known.fits(cursor.value):
             message = f"the reference points at a {target_name(cursor.value.target)}"
             hint = "refer to a part of an allowed class, or write one out"
             if all(problem.path != (*self.start, *cursor.path) for problem in self.context.problems):

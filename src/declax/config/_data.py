@@ -153,7 +153,7 @@ class SpecData(Shared):
                 value = tuple(cast("Iterable[Any]", value))
             if type(value) not in _ATOMS:
                 value = freezing.freeze(value, (name,))
-            if not is_read and reader is not None and not reader.holds(value):
+            if not is_read and reader is not None:
                 value = freezing.freeze(reader.interpret(value), (name,))
             key = key_of(value)
             if parameter is None or key != _default_key(parameter, reader):
@@ -444,7 +444,7 @@ def frozen_default(parameter: Parameter, reader: Reader | None) -> Any:
     is_made = parameter.default_factory is not None or parameter.default is not MISSING
     try:
         frozen = freeze(parameter.make_default() if is_made else ())
-        if reader is not None and not reader.holds(frozen):
+        if reader is not None:
             frozen = freeze(reader.interpret(frozen))
         hash(key_of(frozen))
     except Exception:  # noqa: BLE001  # a user's factory; it raises again where the default is needed

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from declax.config import registry
 from declax.config._building import checked_refs
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
+from declax.config._data import Ref, SpecData, freeze, key_of
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import called, target_name
-from declax.config._reading.part_readers import VERSION, ChoiceReader, choices_at, version_of
-from declax.config._reading.readers import INVALID, Context, DtypeReader, Reader, entries
+from declax.config._reading.part_readers import (
+    VERSION,
+    AnyReader,
+    ChoiceReader,
+    InitializerReader,
+    choices_at,
+    version_of,
+)
+from declax.config._reading.readers import TUPLE, Context, DtypeReader, Reader, entries, is_list
 from declax.config._refs import where
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
 from declax.initializers import NamedInitializer
+
+_ATOMS: Final = (type(None), bool, int, float, str)
 
 
 def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
@@ -44,7 +54,7 @@ def _null_in(data: Any, path: Path) -> Path | None:
 
 
 class DataWriter:
-    """Writes values as data; readers call it for the elements of a value."""
+    """Writes values as data, the inverse of the readers; `plain_data` reads the result again to verify it."""
 
     def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False, has_null: bool = True) -> None:
         self.catalog = catalog
@@ -71,31 +81,43 @@ class DataWriter:
             elif value is not None or self.has_null:
                 with contextlib.suppress(ConfigError):  # data has no name for some defaults
                     data = self.value(value, inner, (*path, name))
-                    if _reads_back(value, data, inner):
+                    if inner.reads_as(data, value):
                         made[name] = data
         return made
 
     def value(self, value: Any, reader: Reader, path: Path) -> Any:
-        return {REF: value.path} if type(value) is Ref else reader.write(value, path, self)
-
-    def named(self, value: Any, reader: Reader, path: Path) -> Any:
-        """The data of a value by its own type, for a reader that does not determine it."""
-        if isinstance(value, Ref):
+        """The data from which a reader reads a value."""
+        if type(value) is Ref:
             return {REF: value.path}
+        if type(value) in _ATOMS:
+            return value
+        reader = reader.member_for(value)
         if isinstance(value, SpecData):
             return self.table(value, reader, path)
-        if isinstance(value, (FrozenDict, FrozenList, tuple, frozenset)) and not hasattr(value, "_fields"):
-            return self.catalog.anything.write(value, path, self)
-        for name in (registry.dtype_name(value), registry.name_in(registry.ACTIVATIONS, value)):
-            if name is not None:
-                return name
+        if isinstance(value, NamedInitializer) and isinstance(reader, InitializerReader):
+            return self.initializer(value, path)
+        if isinstance(value, Mapping):
+            return {str(key): self._below(value, key, item, reader, path) for key, item in value.items()}
+        if is_list(value) or isinstance(value, frozenset):
+            items = sorted(value, key=_order) if isinstance(value, frozenset) else value
+            made = [self._below(items, index, item, reader, path) for index, item in enumerate(items)]
+            return {TUPLE: made} if type(value) is tuple and isinstance(reader, AnyReader) else made
+        name = reader.name_of(value)
+        if name is None:
+            raise self._unnamed(value, reader, path)
+        return name
+
+    def _below(self, holder: Any, key: Any, item: Any, reader: Reader, path: Path) -> Any:
+        return self.value(item, reader.below(holder, key) or self.catalog.anything, (*path, key))
+
+    def _unnamed(self, value: Any, reader: Reader, path: Path) -> ConfigError:
         name = type_name(type(value))
         fix = f"dx.spec({name}, ...) instead of the object, and {name} in the annotation"
         if isinstance(value, type) and isinstance(reader, DtypeReader):
             fix = "a dtype that has a name, such as jnp.float32"
         elif callable(value):
             fix = "dx.register_kind(Callable, function), here and where the file is read"
-        raise ConfigError(
+        return ConfigError(
             f"{self.root}.{path_text(path)}",
             "a configuration cannot represent this value",
             got=describe(value),
@@ -133,13 +155,13 @@ class DataWriter:
         return name or registered_name(target) or target_name(target).rpartition(".")[2]
 
 
+def _order(item: Any) -> tuple[str, Any]:
+    """The sort key of the items of a set, so that equal sets are written alike."""
+    is_ordered = type(item) in (bool, int, float, str)
+    return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
+
+
 # --- verifying the written data ---------------------------------------------------
-
-
-def _reads_back(value: Any, data: Any, reader: Reader) -> bool:
-    context = Context()
-    found = reader.read(data, (), context)
-    return found is not INVALID and not context and key_of(freeze(found)) == key_of(value)
 
 
 def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> None:

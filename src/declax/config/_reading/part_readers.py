@@ -16,7 +16,7 @@ from declax._fields.overrides import DeclaredPart
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config import registry
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import FrozenDict, Ref, SpecData
 from declax.config._reading.parameters import (
     Bindings,
     Parameter,
@@ -53,7 +53,6 @@ from declax.initializers import NamedInitializer
 
 if TYPE_CHECKING:
     from declax.config._reading.catalog import Catalog
-    from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
 
 SCHEMA: Final = "$schema"
@@ -66,7 +65,6 @@ class ChoiceReader(Reader):
     """A table that describes a part: one of several targets by its tag, or overrides of a declared part."""
 
     words: frozenset[str] = frozenset({"table"})
-    exact: frozenset[str] = words
 
     def __init__(
         self,
@@ -94,11 +92,11 @@ class ChoiceReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
-            value = self.described(value)
-            if isinstance(value, SpecData) and self.holds(value):
+            value = self._described(value)
+            if isinstance(value, SpecData) and self._allows(value):
                 context.check(value, path, self.call_of(value.target))
                 return value
-            if isinstance(value, Ref) or self.holds(value):
+            if isinstance(value, Ref) or self._allows(value):
                 return self.accept(value, path, context)
             is_tag = isinstance(value, str) and value in self.choices
             line = f'{path[-1] if path else KIND} = {{ {KIND} = "{value}" }}'
@@ -117,23 +115,20 @@ class ChoiceReader(Reader):
         context.take(known[2])
         return known[0]
 
-    def holds(self, value: Any) -> bool:
+    def _allows(self, value: Any) -> bool:
+        """Whether a value is used as it is."""
         if isinstance(value, SpecData):
             if isinstance(value.target, DeclaredPart):
                 return value.target == self.declared
             return registry.name_in(self.choices, value.target) is not None or describes(value, self.bases)
-        is_object = WORDS.get(type(value)) is None and isinstance(value, self.objects)
-        return is_object and self.described(value) is value
+        return WORDS.get(type(value)) is None and isinstance(value, self.objects)
 
-    def described(self, value: Any) -> Any:
+    def _described(self, value: Any) -> Any:
         """The spec of a frozen dataclass of the choices, such as a `Policy`, which data can represent; or the value."""
         cls: Any = type(value)
         if registry.name_in(self.choices, cls) is None or not _is_value_class(cls):
             return value
         return SpecData.public(cls, {name: getattr(value, name) for name in parameters_of(cls).by_name})
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        return writer.table(value, self, path) if isinstance(value, SpecData) else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
         noun = " or ".join(self._names) if len(self._names) <= 4 else self.noun.partition(" ")[2]
@@ -192,7 +187,7 @@ class InitializerReader(ChoiceReader):
     """An initializer: its name, or a table with the tag and arguments."""
 
     words = frozenset({"table", "string"})
-    exact = frozenset()
+    rank = 2
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog, {**registry.INITIALIZERS, **kinds_of(Initializer)}, "an initializer")
@@ -204,7 +199,7 @@ class InitializerReader(ChoiceReader):
             return INVALID
         value = {KIND: value} if isinstance(value, str) else value
         if not isinstance(value, Mapping) or REF in value:
-            return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
+            return self.accept(value, path, context) if self._allows(value) else self.wrong(value, path, context)
         tag = self.tag(value, path, context)
         if tag is None:
             return INVALID
@@ -220,12 +215,8 @@ class InitializerReader(ChoiceReader):
         except (DeclaxError, TypeError, ValueError) as error:
             return _add_error(error, target_name(choice), path, context)
 
-    def holds(self, value: Any) -> bool:
+    def _allows(self, value: Any) -> bool:
         return callable(value) or isinstance(value, SpecData)
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        is_named = isinstance(value, NamedInitializer)
-        return writer.initializer(value, path) if is_named else super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
         return schemas.shared(self, "initializer")
@@ -242,24 +233,13 @@ class UnionReader(Reader):
     def __init__(self, members: Sequence[Reader]) -> None:
         self.members = tuple(members)
         self.words = frozenset().union(*(m.words for m in members))
-        self.exact = frozenset().union(*(m.exact for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self.keeps_specs = any(m.keeps_specs for m in members)
-        self._by_word = {
-            word: sorted((m for m in members if word in m.words), key=lambda m: (word not in m.exact, m.is_open))
-            for word in self.words
-        }
+        self._by_word = {word: sorted((m for m in members if word in m.words), key=_rank) for word in self.words}
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
-        word = WORDS.get(type(value))
-        holder = self._holder(value) if word is None else None
-        if word is None and holder is None:
-            choices = (m for m in self.members if isinstance(m, ChoiceReader))
-            value = next((made for m in choices if (made := m.described(value)) is not value), value)
-        if word is None:
-            word = "table" if isinstance(value, (Mapping, SpecData, Ref)) else ""
-        candidates = self._by_word.get(word, ()) if holder is None else [holder]
+        candidates = self._candidates(value)
         if len(candidates) == 1:
             return candidates[0].read(value, path, context)
         if not candidates:
@@ -268,19 +248,17 @@ class UnionReader(Reader):
             return (named[0] if is_choice else self).wrong(value, path, context)
         return self._first_that_fits(candidates, value, path, context)
 
-    def holds(self, value: Any) -> bool:
-        return self._holder(value) is not None
+    def interpret(self, value: Any) -> Any:
+        is_exact = any(member.reads_as(value, value) for member in self.members)
+        return value if is_exact else super().interpret(value)
 
     def below(self, value: Any, key: Any) -> Reader | None:
         members = self._by_word.get("table" if isinstance(value, Mapping) else "list", ())
         return next((found for m in members if (found := m.below(value, key)) is not None), None)
 
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        holder = self._holder(value)
-        if holder is None:
-            candidates = self._by_word.get(WORDS.get(type(value), "table"), self.members)
-            holder = candidates[0]
-        return holder.write(value, path, writer)
+    def member_for(self, value: Any) -> Reader:
+        candidates = self._candidates(value) or self.members
+        return next((m for m in candidates if m.fits(value)), candidates[0]).member_for(value)
 
     def schema(self, schemas: Schemas) -> Schema:
         """The schema that accepts any of the members, in its shortest form."""
@@ -291,8 +269,14 @@ class UnionReader(Reader):
             return {"enum": list(dict.fromkeys(v for option in options for v in option.get("enum", (None,))))}
         return {"anyOf": options}
 
-    def _holder(self, value: Any) -> Reader | None:
-        return next((m for m in self.members if m.holds(value)), None)
+    def _candidates(self, value: Any) -> Sequence[Reader]:
+        """The members that may read a value: by the type of data, or the first one that accepts another value."""
+        word = "table" if isinstance(value, Mapping) else WORDS.get(type(value))
+        if word is None and (fitting := next((m for m in self.members if m.fits(value)), None)) is not None:
+            return [fitting]
+        if word is None:
+            word = "table" if isinstance(value, (SpecData, Ref)) else ""
+        return self._by_word.get(word, ())
 
     @staticmethod
     def _first_that_fits(candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
@@ -307,6 +291,10 @@ class UnionReader(Reader):
             tried.append(attempt)
         context.take(min(tried, key=lambda attempt: attempt.count))
         return INVALID
+
+
+def _rank(reader: Reader) -> int:
+    return reader.rank
 
 
 class CallReader:
@@ -513,7 +501,8 @@ class AnyReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if is_list(value):
-            return self.items.read(value, path, context)
+            found = self.items.read(value, path, context)
+            return tuple(found) if type(value) is tuple and found is not INVALID else found
         if not isinstance(value, Mapping):
             return self.accept(value, path, context)
         if type(value) is FrozenDict and self.parts.declared is None:  # of a spec, where `kind` is a key as any other
@@ -530,25 +519,8 @@ class AnyReader(Reader):
         found = self.items.read(value[TUPLE], path, context)  # paths index tuples as they index lists
         return found if found is INVALID else tuple(found)
 
-    def holds(self, value: Any) -> bool:
-        if type(value) is FrozenDict and self.parts.declared is not None:
-            return False  # it overrides arguments of the declared part
-        if isinstance(value, (tuple, FrozenDict)):
-            return self.holds_inner(value)
-        return True
-
     def below(self, value: Any, key: Any) -> Reader:
         return self._inner
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        if isinstance(value, SpecData):
-            return writer.table(value, self.parts, path)
-        if isinstance(value, Mapping):
-            return self.table.write(value, path, writer)
-        if isinstance(value, FrozenList) or type(value) in (list, tuple, frozenset):
-            items = self.items.write(value, path, writer)
-            return {TUPLE: items} if type(value) is tuple else items
-        return super().write(value, path, writer)
 
     def schema(self, schemas: Schemas) -> Schema:
         return schemas.shared(self, "anything")

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from declax._fields.specifiers import objection
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
 from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
-from declax.config.registry import DTYPES, dtype_name, name_in
-from declax.errors import ConfigError, type_name
+from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
+from declax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from declax.config._writing import DataWriter
     from declax.config.schema import Schemas
 
 
@@ -97,41 +96,39 @@ WORDS: Final[dict[Any, str]] = {
     FrozenDict: "table",
 }
 
-_ALL: Final = frozenset(WORDS.values())
-_ATOMS: Final = _ALL - {"list", "table"}
 TUPLE: Final = "$tuple"
 """The key of a table that represents a tuple where the annotation allows both tuples and lists."""
 
 
 class Reader(abc.ABC):
-    """The interpretation of one annotation: `read` converts data and checks values, `write` is the inverse."""
+    """The interpretation of one annotation: `read` converts data and checks values."""
 
-    words: frozenset[str] = _ALL
-    exact: frozenset[str] = _ALL
+    words: frozenset[str] = frozenset(WORDS.values())
     expected: str = "any plain value"
     json_type: str | None = None
     keeps_specs: bool = False  # whether the annotation is `Spec[...]`, so that a spec stays unbuilt
-    is_open: bool = False  # whether it accepts all strings, so that other members of a union come first
+    rank: int = 0  # of the members of a union that accept a type of data, those of a lower rank come first
 
     @abc.abstractmethod
     def read(self, value: Any, path: Path, context: Context) -> Any:
         """Converts data or a frozen value; INVALID with a problem in the report if it does not fit."""
 
-    def holds(self, value: Any) -> bool:
-        """Whether a frozen value needs no conversion: `read` could have returned it."""
-        return WORDS.get(type(value)) in self.exact
+    def fits(self, value: Any) -> bool:
+        """Whether `read` accepts a value."""
+        return self.read(value, (), Context()) is not INVALID
+
+    def reads_as(self, data: Any, value: Any) -> bool:
+        """Whether `read` gives a frozen value for some data."""
+        found = self.read(data, (), Context())
+        return found is not INVALID and key_of(freeze(found)) == key_of(value)
 
     def below(self, value: Any, key: Any) -> Reader | None:
         """The reader of an element of a list or table; None if the annotation does not determine it."""
         return None
 
-    def holds_inner(self, value: Any) -> bool:
-        """Whether all elements of a value need no conversion; a Ref may replace a part."""
-        below = self.below
-        return all(
-            type(item) is Ref or (reader := below(value, key)) is None or reader.holds(item)
-            for key, item in entries(value)
-        )
+    def member_for(self, value: Any) -> Reader:
+        """The member of a union that reads a value; any other reader itself."""
+        return self
 
     def accept(self, value: Any, path: Path, context: Context) -> Any:
         """A value that needs no conversion; records a Ref, and checks the arguments of a spec."""
@@ -146,9 +143,9 @@ class Reader(abc.ABC):
         found = self.read(value, (), Context())
         return value if found is INVALID else found
 
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        """Converts a value to data, the inverse of `read`; `plain_data` reads the result again to verify it."""
-        return value if WORDS.get(type(value)) in _ATOMS else writer.named(value, self, path)
+    def name_of(self, value: Any) -> str | None:
+        """The string from which a value is read that is not data; None if there is none."""
+        return dtype_name(value) or name_in(ACTIVATIONS, value)
 
     def schema(self, schemas: Schemas) -> Schema:
         """The JSON schema of the data that `read` accepts."""
@@ -163,7 +160,7 @@ class Reader(abc.ABC):
 
 
 class NullReader(Reader):
-    words = exact = frozenset({"null"})
+    words = frozenset({"null"})
     expected = "null"
     json_type = "null"
 
@@ -172,7 +169,7 @@ class NullReader(Reader):
 
 
 class BoolReader(Reader):
-    words = exact = frozenset({"bool"})
+    words = frozenset({"bool"})
     expected = "bool"
     json_type = "boolean"
 
@@ -186,7 +183,7 @@ class BoolReader(Reader):
 class IntReader(Reader):
     """An int; not a bool, float or string."""
 
-    words = exact = frozenset({"int"})
+    words = frozenset({"int"})
     expected = "int"
     json_type = "integer"
 
@@ -200,15 +197,12 @@ class IntReader(Reader):
             hint = f"write {int(value)}"
         return self.wrong(value, path, context, hint)
 
-    def holds(self, value: Any) -> bool:
-        return _is_int(value)
-
 
 class FloatReader(Reader):
     """A float, or an int, which is converted; not a bool or string."""
 
     words = frozenset({"int", "float"})
-    exact = frozenset({"float"})
+    rank = 1
     expected = "float"
     json_type = "number"
 
@@ -220,13 +214,10 @@ class FloatReader(Reader):
                 return float(value)
         return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
 
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, float)
-
 
 class StrReader(Reader):
-    is_open = True
-    words = exact = frozenset({"string"})
+    words = frozenset({"string"})
+    rank = 1
     expected = "string"
     json_type = "string"
 
@@ -235,9 +226,6 @@ class StrReader(Reader):
             return value
         is_short = type(value) in (int, float, bool)
         return self.wrong(value, path, context, f'write "{shown(value)}"' if is_short else None)
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, str)
 
 
 class PathReader(StrReader):
@@ -252,18 +240,15 @@ class PathReader(StrReader):
         text = super().read(value, path, context)
         return text if text is INVALID else self.cls(text)
 
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, self.cls)
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        return value.as_posix() if isinstance(value, pathlib.PurePath) else super().write(value, path, writer)
+    def name_of(self, value: Any) -> str | None:
+        return value.as_posix() if isinstance(value, pathlib.PurePath) else None
 
 
 class NamesReader(Reader):
     """A name from a table, or any callable or spec."""
 
     words = frozenset({"string"})
-    exact = frozenset()
+    rank = 2
 
     def __init__(self, noun: str, table: Mapping[str, Any], code: str) -> None:
         self.noun = noun
@@ -273,7 +258,7 @@ class NamesReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if type(value) is not str:
-            return self.accept(value, path, context) if self.holds(value) else self.wrong(value, path, context)
+            return self.accept(value, path, context) if self.allows(value) else self.wrong(value, path, context)
         if value in self.table:
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
@@ -286,12 +271,12 @@ class NamesReader(Reader):
         )  # fmt: skip
         return INVALID
 
-    def holds(self, value: Any) -> bool:
+    def allows(self, value: Any) -> bool:
+        """Whether a value is used as it is."""
         return callable(value) or isinstance(value, SpecData)
 
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        name = name_in(self.table, value)
-        return super().write(value, path, writer) if name is None else name
+    def name_of(self, value: Any) -> str | None:
+        return name_in(self.table, value)
 
     def schema(self, schemas: Schemas) -> Schema:
         return {"enum": list(self.table)}
@@ -301,27 +286,23 @@ class DtypeReader(NamesReader):
     def __init__(self) -> None:
         super().__init__("a dtype", DTYPES, "unknown-dtype")
 
-    def holds(self, value: Any) -> bool:
+    def allows(self, value: Any) -> bool:
         return is_dtype_like(value)
 
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        name = dtype_name(value)
-        return super().write(value, path, writer) if name is None else name
+    def name_of(self, value: Any) -> str | None:
+        return dtype_name(value)
 
 
 class LiteralReader(Reader):
     def __init__(self, choices: Sequence[Any]) -> None:
         self.choices: dict[tuple[Any, Any], Any] = {_exactly(choice): choice for choice in choices}
-        self.words = self.exact = frozenset(WORDS.get(type(choice), "string") for choice in choices)
+        self.words = frozenset(WORDS.get(type(choice), "string") for choice in choices)
         self.expected = "one of " + ", ".join(shown(choice) for choice in choices)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         with contextlib.suppress(TypeError, KeyError):  # a list or a table has no hash
             return self.choices[_exactly(value)]
         return _no_choice(self.expected, value, path, context, [name for kind, name in self.choices if kind is str])
-
-    def holds(self, value: Any) -> bool:
-        return any(kind is type(value) and choice == value for kind, choice in self.choices)
 
     def schema(self, schemas: Schemas) -> Schema:
         return {"enum": [choice for _, choice in self.choices]}
@@ -340,17 +321,14 @@ class EnumReader(LiteralReader):
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
         self.choices = {_exactly(name): member for name, member in cls.__members__.items()}
-        self.words = self.exact = frozenset({"string"})
+        self.words = frozenset({"string"})
         self.expected = f"{cls.__name__}: one of {listed(cls.__members__)}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         return value if isinstance(value, self.cls) else super().read(value, path, context)
 
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, self.cls)
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        return value.name if isinstance(value, enum.Enum) else super().write(value, path, writer)
+    def name_of(self, value: Any) -> str | None:
+        return value.name if isinstance(value, enum.Enum) else None
 
 
 class ListReader(Reader):
@@ -363,14 +341,13 @@ class ListReader(Reader):
     """
 
     words: frozenset[str] = frozenset({"list"})
-    exact: frozenset[str] = words
 
     def __init__(self, item: Reader | None, make: Callable[[list[Any]], Any], first: Sequence[Reader] = ()) -> None:
         self.item = item
         self.first = first
         self.make = make
         self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
-        self.is_open = any(reader.is_open for reader in (*first, *([] if item is None else [item])))
+        self.rank = max((reader.rank for reader in (*first, *([] if item is None else [item]))), default=0)
         if item is None:
             self.expected = f"a list of {len(first)}: {', '.join(reader.expected for reader in first)}"
         else:
@@ -390,17 +367,8 @@ class ListReader(Reader):
         found = [self.below(value, i).read(item, (*path, i), context) for i, item in enumerate(value)]
         return INVALID if any(item is INVALID for item in found) else self.make(found)
 
-    def holds(self, value: Any) -> bool:
-        return is_made(value) or (type(value) is self.kind and self._has_length_of(value) and self.holds_inner(value))
-
     def below(self, value: Any, key: Any) -> Any:
         return self.first[key] if self.first and type(key) is int and key < len(self.first) else self.item
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        if not (is_list(value) or isinstance(value, frozenset)) or not self._has_length_of(value):
-            return super().write(value, path, writer)
-        items = sorted(value, key=_order) if isinstance(value, frozenset) else value
-        return [self.below(items, i).write(item, (*path, i), writer) for i, item in enumerate(items)]
 
     def schema(self, schemas: Schemas) -> Schema:
         first = [reader.schema(schemas) for reader in self.first]
@@ -414,7 +382,6 @@ class MappingReader(Reader):
     """A table with any keys. Parts that the class body declares have defaults."""
 
     words: frozenset[str] = frozenset({"table"})
-    exact: frozenset[str] = words
 
     def __init__(
         self, key: Reader, item: Reader, declared: Mapping[Any, tuple[Reader, Any]] = MappingProxyType({})
@@ -448,18 +415,8 @@ class MappingReader(Reader):
                 found[made] = read
         return {**{key: default for key, (_, default) in self.declared.items()}, **found} if is_valid else INVALID
 
-    def holds(self, value: Any) -> bool:
-        if type(value) is not FrozenDict:
-            return is_made(value)
-        return all(map(self.key.holds, value)) and value.keys() >= self.declared.keys() and self.holds_inner(value)
-
     def below(self, value: Any, key: Any) -> Reader:
         return self.declared[key][0] if key in self.declared else self.item
-
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        if not isinstance(value, Mapping):
-            return super().write(value, path, writer)
-        return {str(k): self.below(value, k).write(v, (*path, str(k)), writer) for k, v in value.items()}
 
     def schema(self, schemas: Schemas) -> Schema:
         made: Schema = {"type": "object", "additionalProperties": self.item.schema(schemas)}
@@ -472,18 +429,18 @@ class ObjectReader(Reader):
 
     def __init__(self, cls: Any, noun: str, hint: str | None = None) -> None:
         self.cls = cls if isinstance(cls, type) and not is_only_typed(cls) else None
-        self.words = self.exact = frozenset()
+        self.words = frozenset()
         self.expected = noun
         self.hint = hint
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if self.holds(value):
+        if self._allows(value):
             return self.accept(value, path, context)
         message = f"a configuration cannot give {self.expected}"
         context.add("no-data", path, message, got=described(value), hint=self.hint)
         return INVALID
 
-    def holds(self, value: Any) -> bool:
+    def _allows(self, value: Any) -> bool:
         if type(value) in WORDS:
             return False
         if isinstance(value, SpecData):
@@ -531,14 +488,14 @@ class WrappingReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         return self.reader.read(value, path, context)
 
-    def holds(self, value: Any) -> bool:
-        return self.reader.holds(value)
+    def interpret(self, value: Any) -> Any:
+        return self.reader.interpret(value)
 
     def below(self, value: Any, key: Any) -> Reader | None:
         return self.reader.below(value, key)
 
-    def write(self, value: Any, path: Path, writer: DataWriter) -> Any:
-        return self.reader.write(value, path, writer)
+    def member_for(self, value: Any) -> Reader:
+        return self.reader.member_for(value)
 
 
 class AliasReader(WrappingReader):
@@ -560,7 +517,7 @@ class CheckedReader(WrappingReader):
 
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
         super().__init__(lambda: reader)
-        self.words, self.exact = reader.words, reader.exact
+        self.words = reader.words
         notes = parameter.notes
         self.ge, self.le = notes.ge, notes.le
         self.test = notes.check
@@ -694,9 +651,3 @@ def _unquoted(text: str, kind: Callable[[str], object]) -> str:
 def _number_of(key: str) -> Any:
     is_number = len(key) < 20 and key.removeprefix("-").isdecimal() and key.isascii()
     return int(key) if is_number and str(int(key)) == key else key  # each int key has one spelling
-
-
-def _order(item: Any) -> tuple[str, Any]:
-    """The sort key of the items of a set, so that equal sets are written alike."""
-    is_ordered = type(item) in (bool, int, float, str)
-    return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
