@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from declax._typing import MISSING
@@ -20,7 +20,6 @@ from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-_REFERENCE: Final = "reference"
 
 
 def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
@@ -55,13 +54,11 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
 
 
 class Schemas:
-    """Collects the definitions of the tables of targets, each once."""
+    """Collects the definitions of readers and of the tables of targets, each once."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._names: dict[tuple[str, int], str] = {}
-        self._waiting: deque[tuple[str, str, Any, bool]] = deque()
-        self._shared: dict[int, tuple[Reader, str]] = {}
+        self._names: dict[Any, str] = {}
         self._definitions: dict[str, Schema] = {}
 
     def whole(self, reader: ChoiceReader) -> Schema:
@@ -73,28 +70,33 @@ class Schemas:
             body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
         else:
             body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True)}
-        while self._waiting:
-            name, tag, target, is_tag_needed = self._waiting.popleft()
-            self._definitions[name] = self._call_schema(tag, target, is_tag_needed=is_tag_needed)
         if self._definitions:
             body["definitions"] = dict(sorted(self._definitions.items()))
         return head | body
 
     def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
-        """References to the definitions of several targets, which `whole` writes."""
-        found = []
-        for tag, target in choices.items():
-            key = (f"{tag}{'' if is_tag_needed else '?'}", id(target))
-            name = self._names.get(key)
-            if name is None:
-                name = self._names[key] = self._free_name(tag)
-                self._waiting.append((name, tag, target, is_tag_needed))
-            found.append({"$ref": f"#/definitions/{name}"})
-        return found
+        """References to the definitions of several targets."""
+
+        def reference(tag: str, target: Any) -> Schema:
+            made = functools.partial(self._call_schema, tag, target, is_tag_needed=is_tag_needed)
+            return self._once((tag, target, is_tag_needed), tag, made)
+
+        return [reference(tag, target) for tag, target in choices.items()]
+
+    def shared(self, reader: Reader, name: str) -> Schema:
+        """A reference to the definition of a reader."""
+        return self._once(reader, name, lambda: reader.definition(self))
+
+    def _once(self, key: object, name: str, make: Callable[[], Schema]) -> Schema:
+        """A reference to a definition, which is written at its first use, and may refer to itself."""
+        if key not in self._names:
+            self._names[key] = self._free_name(name)
+            self._definitions[self._names[key]] = make()
+        return {"$ref": f"#/definitions/{self._names[key]}"}
 
     def _free_name(self, tag: str) -> str:
         tag = re.sub(r"[^\w.]+", "-", tag).strip("-") or "part"
-        taken = {*self._names.values(), *self._definitions, _REFERENCE}
+        taken = self._names.values()
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
     def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
@@ -131,19 +133,9 @@ class Schemas:
         """A value as the data from which a reader reads it."""
         return DataWriter(self._catalog, "").value(freeze(value), reader, ())
 
-    def shared(self, reader: Reader, name: str) -> Schema:
-        """A reference to the definition of a reader, which is written once."""
-        known = self._shared.get(id(reader))
-        if known is None:
-            name = self._free_name(name)
-            known = self._shared[id(reader)] = (reader, name)
-            self._definitions[name] = {}  # reserves the name while the definition is written
-            self._definitions[name] = reader.definition(self, {"$ref": f"#/definitions/{name}"})
-        return {"$ref": f"#/definitions/{known[1]}"}
-
     def reference(self) -> Schema:
         """A reference to the definition of a table with the key ``$ref``."""
-        self._definitions[_REFERENCE] = {
+        made = {
             "title": REF,
             "description": "a part that is described at another place: one object in both places",
             "type": "object",
@@ -151,7 +143,7 @@ class Schemas:
             "required": [REF],
             "additionalProperties": False,
         }
-        return {"$ref": f"#/definitions/{_REFERENCE}"}
+        return self._once(REF, "reference", lambda: made)
 
 
 def first_paragraph(target: Any) -> str:

@@ -134,7 +134,7 @@ class ChoiceReader(Reader):
         noun = " or ".join(self._names) if len(self._names) <= 4 else self.noun.partition(" ")[2]
         return schemas.shared(self, f"{noun} or reference")
 
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+    def definition(self, schemas: Schemas) -> Schema:
         declared = {} if self.declared is None else {self.declared.name: self.declared}
         tables = schemas.definitions(declared, is_tag_needed=False)
         tables += schemas.definitions(self.choices, is_tag_needed=self.only is None or self.declared is not None)
@@ -221,7 +221,7 @@ class InitializerReader(ChoiceReader):
     def schema(self, schemas: Schemas) -> Schema:
         return schemas.shared(self, "initializer")
 
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+    def definition(self, schemas: Schemas) -> Schema:
         makers = {tag: choice for tag, choice in self.choices.items() if not isinstance(choice, NamedInitializer)}
         named = {"title": "by name", "enum": list(self.choices)}
         return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
@@ -525,7 +525,8 @@ class AnyReader(Reader):
     def schema(self, schemas: Schemas) -> Schema:
         return schemas.shared(self, "anything")
 
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+    def definition(self, schemas: Schemas) -> Schema:
+        itself = self.schema(schemas)
         kinds = {tag: target for tag, target in self.parts.choices.items() if layers().get(tag) is not target}
         table: Schema = {
             "type": "object",

@@ -151,8 +151,8 @@ class Reader(abc.ABC):
         """The JSON schema of the data that `read` accepts."""
         return {} if self.json_type is None else {"type": self.json_type}
 
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
-        """The schema that `Schemas.shared` stores; `itself` is the reference to it."""
+    def definition(self, schemas: Schemas) -> Schema:
+        """The schema that `Schemas.shared` stores."""
         return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
@@ -346,7 +346,6 @@ class ListReader(Reader):
         self.item = item
         self.first = first
         self.make = make
-        self.kind: Any = {list: FrozenList}.get(make, make)  # type: ignore[call-overload]  # other functions are themselves
         self.rank = max((reader.rank for reader in (*first, *([] if item is None else [item]))), default=0)
         if item is None:
             self.expected = f"a list of {len(first)}: {', '.join(reader.expected for reader in first)}"
@@ -357,7 +356,7 @@ class ListReader(Reader):
         return self.item is not None or len(value) == len(self.first)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if not (is_list(value) or type(value) is self.kind) or not self._has_length_of(value):
+        if not (is_list(value) or type(value) is self.make) or not self._has_length_of(value):
             if is_made(value):
                 return self.accept(value, path, context)
             may_be_item = self.item is not None and WORDS.get(type(value)) in self.item.words
@@ -508,7 +507,7 @@ class AliasReader(WrappingReader):
     def schema(self, schemas: Schemas) -> Schema:
         return schemas.shared(self, self.expected)
 
-    def definition(self, schemas: Schemas, itself: Schema) -> Schema:
+    def definition(self, schemas: Schemas) -> Schema:
         return self.reader.schema(schemas)
 
 
