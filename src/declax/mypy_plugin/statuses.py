@@ -6,7 +6,7 @@ The rules are those of `declax._fields.annotations`. A leaf here is an array or 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy.nodes import TypeInfo, Var
 from mypy.types import (
@@ -30,8 +30,10 @@ from declax.mypy_plugin import names
 _NUMBERS: Final = frozenset(
     {"builtins.int", "builtins.float", "builtins.complex", "numbers.Number", "numpy.generic", "decimal.Decimal"}
 )
-_NO_LEAVES: Final = frozenset({"builtins.str", "builtins.bytes", "builtins.type", "enum.Enum", "numpy.dtype"})
-_STATIC: Final = _NO_LEAVES | {"builtins.slice", "builtins.range", "builtins.function", "functools.partial"}
+_STATIC: Final = frozenset(
+    {"builtins.str", "builtins.bytes", "builtins.type", "enum.Enum", "numpy.dtype", "builtins.slice", "builtins.range"}
+)
+_FUNCTIONS: Final = frozenset({"builtins.function", "functools.partial"})
 _CONTAINERS: Final = frozenset({"builtins", "typing", "typing_extensions", "collections", "collections.abc"})
 """The modules whose iterables are containers."""
 
@@ -43,50 +45,62 @@ _OPEN: Final = "open"
 
 def status_of(typ: Type) -> str | None:
     """The status of a field with this type."""
-    found = _status(typ, frozenset())
+    found = _Statuses().of(typ)
     return {_NUMBER: "static", _OPEN: None}.get(found, found) if found else None
 
 
-def _status(typ: Type, within: frozenset[Type]) -> str | None:
-    if isinstance(typ, TypeAliasType) and typ.is_recursive:
-        if typ in within:
-            return _OPEN
-        within |= {typ}
-    typ = get_proper_type(typ)
-    if isinstance(typ, UnionType):
-        parts = [_status(item, within) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
-        is_mixed = "data" in parts and not {"data", _NUMBER, _OPEN}.issuperset(parts)
-        return None if is_mixed else _joined(parts)
-    if isinstance(typ, TupleType):
-        is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
-        return _in_container(typ.items, "static", within) if is_plain else None
-    if isinstance(typ, (CallableType, Overloaded, TypeType, NoneType)):
-        return "static"
-    if isinstance(typ, LiteralType):
-        return _status(typ.fallback, within)
-    if isinstance(typ, TypeVarType):
-        return None if typ.values else _status(typ.upper_bound, within)
-    return _status_of_instance(typ, within) if isinstance(typ, Instance) else None
+def holds_no_leaf(typ: Type) -> bool:
+    """Whether values of this type contain no leaf, and no function (which may be a Module)."""
+    return _Statuses(number="data", function=None).of(typ) in ("static", "snapshot")
 
 
-def _status_of_instance(typ: Instance, within: frozenset[Type]) -> str | None:
-    bases = {base.fullname for base in typ.type.mro}
-    if bases & names.DATA_BASES:
-        return "data"
-    if bases & _NUMBERS and "enum.Enum" not in bases:
-        return _NUMBER
-    if bases & _STATIC:
-        return "static"
-    if not is_container(typ.type) or not typ.args:
-        return None
-    parts = typ.args[1:] if "typing.Mapping" in bases and len(typ.args) == 2 else typ.args
-    is_frozen = bool(bases & {"builtins.tuple", "builtins.frozenset"})
-    return _in_container(parts, "static" if is_frozen else "snapshot", within)
+class _Statuses(NamedTuple):
+    """The statuses of types, with those of numbers and functions."""
 
+    number: str = _NUMBER
+    function: str | None = "static"
 
-def _in_container(parts: Iterable[Type], static: str, within: frozenset[Type]) -> str | None:
-    joined = _joined([_status(part, within) for part in parts])
-    return static if joined in ("static", _NUMBER) else joined
+    def of(self, typ: Type, within: frozenset[Type] = frozenset()) -> str | None:
+        """The status of a type inside some recursive aliases."""
+        if isinstance(typ, TypeAliasType) and typ.is_recursive:
+            if typ in within:
+                return _OPEN
+            within |= {typ}
+        typ = get_proper_type(typ)
+        if isinstance(typ, UnionType):
+            parts = [self.of(item, within) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
+            is_mixed = "data" in parts and not {"data", _NUMBER, _OPEN}.issuperset(parts)
+            return None if is_mixed else _joined(parts)
+        if isinstance(typ, TupleType):
+            is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
+            return self._in_container(typ.items, "static", within) if is_plain else None
+        if isinstance(typ, (TypeType, NoneType)):
+            return "static"
+        if isinstance(typ, (CallableType, Overloaded)):
+            return self.function
+        if isinstance(typ, LiteralType):
+            return self.of(typ.fallback, within)
+        if isinstance(typ, TypeVarType):
+            return None if typ.values else self.of(typ.upper_bound, within)
+        return self._of_instance(typ, within) if isinstance(typ, Instance) else None
+
+    def _of_instance(self, typ: Instance, within: frozenset[Type]) -> str | None:
+        bases = {base.fullname for base in typ.type.mro}
+        if bases & names.DATA_BASES:
+            return "data"
+        if bases & _NUMBERS and "enum.Enum" not in bases:
+            return self.number
+        if bases & (_STATIC | _FUNCTIONS):
+            return "static" if bases & _STATIC else self.function
+        if not is_container(typ.type) or not typ.args:
+            return None
+        parts = typ.args[1:] if "typing.Mapping" in bases and len(typ.args) == 2 else typ.args
+        is_frozen = bool(bases & {"builtins.tuple", "builtins.frozenset"})
+        return self._in_container(parts, "static" if is_frozen else "snapshot", within)
+
+    def _in_container(self, parts: Iterable[Type], static: str, within: frozenset[Type]) -> str | None:
+        joined = _joined([self.of(part, within) for part in parts])
+        return static if joined in ("static", _NUMBER) else joined
 
 
 def _joined(parts: list[str | None]) -> str | None:
@@ -100,34 +114,6 @@ def _joined(parts: list[str | None]) -> str | None:
 def is_container(info: TypeInfo) -> bool:
     """Whether a class is a container of the standard library."""
     return info.module_name in _CONTAINERS and info.has_base("typing.Iterable")
-
-
-def holds_no_leaf(typ: Type, within: frozenset[Type] = frozenset()) -> bool:
-    """Whether values of this type contain no leaf, and no function (which may be a Module).
-
-    Args:
-      typ: the type.
-      within: the recursive aliases around it.
-    """
-    if isinstance(typ, TypeAliasType) and typ.is_recursive:
-        if typ in within:
-            return True
-        within |= {typ}
-    typ = get_proper_type(typ)
-    if isinstance(typ, (UnionType, TupleType)):
-        is_plain = isinstance(typ, UnionType) or typ.partial_fallback.type.fullname == "builtins.tuple"
-        parts = [item for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
-        return is_plain and bool(parts) and all(holds_no_leaf(part, within) for part in parts)
-    if isinstance(typ, LiteralType):
-        return holds_no_leaf(typ.fallback)
-    if not isinstance(typ, Instance):
-        return isinstance(typ, TypeType)
-    bases = {base.fullname for base in typ.type.mro}
-    if bases & (_NUMBERS | names.DATA_BASES):
-        return False
-    return bool(bases & _NO_LEAVES) or (
-        is_container(typ.type) and bool(typ.args) and holds_no_leaf(typ.args[-1], within)
-    )
 
 
 def describes_behaviour(typ: Type) -> bool:
