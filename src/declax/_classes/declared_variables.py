@@ -98,7 +98,9 @@ def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> N
 
 def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
     """The next key of a stream; or of the one stream that the constructor got."""
-    draw: Any = rngs if _is_stream(rngs) else getattr(rngs, stream, None)
+    # a stream, by its own attributes: an Rngs answers for any name with its default stream
+    is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
+    draw: Any = rngs if is_stream else getattr(rngs, stream, None)
     if not callable(draw):
         raise FieldError(
             where,
@@ -108,11 +110,6 @@ def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
             fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
         )
     return draw()
-
-
-def _is_stream(rngs: object) -> bool:
-    # by its own attributes: an Rngs answers for any name with its default stream
-    return callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
 
 
 # --- checks at class creation -------------------------------------------------

@@ -267,7 +267,8 @@ def _class_of(expression: Expression) -> Any:
 def _is_static_number(cls: Any, value: object) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
     if isinstance(value, Operation):
-        return value._pytree__is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
+        is_arithmetic = {".", "["}.isdisjoint(value._pytree__template)
+        return is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
     if isinstance(value, Declaration):
         annotation = own_annotations(cls).get(value._pytree__name or "")
         return annotation is not None and decide(annotation, AnnotationScope(cls)).is_number

@@ -290,12 +290,8 @@ def _values_equal(a: Any, b: Any) -> bool:
         return True
     if not (has_data(a) or has_data(b)):
         return bool(a == b)
-    (leaves_a, tree_a), (leaves_b, tree_b) = map(_flatten, (a, b))
+    (leaves_a, tree_a), (leaves_b, tree_b) = map(jax.tree.flatten, (a, b))
     return bool(tree_a == tree_b) and all(map(same_value, leaves_a, leaves_b))
-
-
-def _flatten(tree: Any) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(tree)
 
 
 class _Constructed(Protocol[Q]):

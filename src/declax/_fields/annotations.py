@@ -269,17 +269,14 @@ def _decide_class(cls: Any, scope: AnnotationScope) -> Decision:
     array_type = getattr(cls, "array_type", None)  # jaxtyping's annotations
     if array_type is not None and hasattr(cls, "dtypes"):
         return decide(array_type, scope)
-    if cls in _CONTAINERS or issubclass(cls, _MUTABLE) or _is_pytree_annotation(cls):
+    is_tree = cls.__module__.startswith("jaxtyping") and cls.__name__.startswith("PyTree")
+    if cls in _CONTAINERS or issubclass(cls, _MUTABLE) or is_tree:
         return Decision(None, is_container=True)
     if issubclass(cls, _NUMBERS) and not issubclass(cls, enum.Enum):
         return _NUMBER
     if issubclass(cls, _STATIC_TYPES) or cls is _CALLABLE:
         return _STATIC
     return _UNDECIDED
-
-
-def _is_pytree_annotation(cls: type) -> bool:
-    return cls.__module__.startswith("jaxtyping") and cls.__name__.startswith("PyTree")
 
 
 def _decide_generic(origin: Any, args: tuple[Any, ...], annotation: object, scope: AnnotationScope) -> Decision:

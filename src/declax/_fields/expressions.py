@@ -189,11 +189,6 @@ class Operation(Expression):
     def _pytree__is_bracketed(self) -> bool:
         return self._pytree__template[0] == "("
 
-    @property
-    def _pytree__is_arithmetic(self) -> bool:
-        """Whether numbers give a number."""
-        return "." not in self._pytree__template and "[" not in self._pytree__template
-
 
 class Reference(Operation):
     """Another name of an expression, or an item of a literal that is not made for it."""

@@ -111,14 +111,9 @@ class Builder(SpecVisitor):
         except Exception as error:
             note_config_path(error, path, parameters.name)
             raise
-        _remember(made, spec)
+        if not (spec.has_refs or parameters.takes_rngs) and is_transformation(made):
+            describe_by(cast(Description, spec), cast(Transformation, made))  # it compares and pickles by its spec
         return made
-
-
-def _remember(made: object, spec: SpecData) -> None:
-    """Lets a transformation of optax compare and pickle by its spec."""
-    if not (spec.has_refs or spec.parameters.takes_rngs) and is_transformation(made):
-        describe_by(cast(Description, spec), cast(Transformation, made))
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

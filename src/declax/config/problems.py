@@ -115,10 +115,9 @@ class Report:
         expected: str | None = None,
         got: str | None = None,
         hint: str | None = None,
-        place: Place = NOWHERE,
     ) -> None:
         """Adds a problem."""
-        self.extend([Problem(code, path, message, expected, got, hint, place)])
+        self.extend([Problem(code, path, message, expected, got, hint)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Adds problems."""

@@ -42,7 +42,9 @@ def format_toml(data: Mapping[str, Any]) -> str:
 
 def _toml_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     later: list[tuple[str, Any]] = []
-    keeps_order = "kind" not in table and _is_mixed(table)
+    inline = [_is_inline(value) for value in table.values()]
+    # headers would change the order of a mixed table, which matters in a dict
+    keeps_order = "kind" not in table and inline != sorted(inline, reverse=True)
     for key, value in table.items():
         if keeps_order or _is_inline(value):
             yield f"{_toml_key(key)} = {_value(value)}"
@@ -56,12 +58,6 @@ def _toml_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str
         else:
             for item in value:
                 yield from ("", f"[[{header}]]", *_toml_table(item, inside))
-
-
-def _is_mixed(table: Mapping[str, Any]) -> bool:
-    """Whether headers would change the order of a table, which matters in a dict."""
-    inline = [_is_inline(value) for value in table.values()]
-    return inline != sorted(inline, reverse=True)
 
 
 def _is_inline(value: Any) -> bool:

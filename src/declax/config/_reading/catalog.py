@@ -92,11 +92,6 @@ class Catalog:
         return AnyReader(self)
 
     @functools.cached_property
-    def any_spec(self) -> AnyReader:
-        """The reader of a `Spec` without a class in brackets."""
-        return AnyReader(self, keeps_specs=True)
-
-    @functools.cached_property
     def initializer(self) -> InitializerReader:
         return InitializerReader(self)
 
@@ -215,7 +210,7 @@ class Catalog:
             return {**registry.schedules(), **kinds_of(member)}
         base = _class_of(member)
         if is_spec_class(base):  # ``Spec[Block]``: the spec of a Block, not built
-            inner = [self._choices(part) or {} for part in _of_spec(member)]
+            inner = [self._choices(m) or {} for arg in typing.get_args(member) for m in allowed_classes(arg)]
             return {tag: choice for choices in inner for tag, choice in choices.items()} or None
         declared = implementations(base, [default.function] if isinstance(default, DeclaredPart) else [])
         if _is_function(base):  # a part only by its default; registered functions are named, not called
@@ -229,7 +224,7 @@ class Catalog:
         if simple is not None:
             return simple
         if is_spec_class(_class_of(member)):
-            return self.any_spec
+            return AnyReader(self, keeps_specs=True)  # a `Spec` without a class in brackets
         if isinstance(member, Unresolved):
             raise _UnresolvedError(member.name)
         if member in _OPEN or isinstance(member, typing.TypeVar):
@@ -365,12 +360,6 @@ def _is_part(base: Any) -> bool:
     if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         return False
     return not _is_function(base)
-
-
-def _of_spec(member: Any) -> list[Any]:
-    """The members of the annotation inside ``Spec[...]``."""
-    args = typing.get_args(member) if is_spec_class(_class_of(member)) else ()
-    return [inner for arg in args for inner in allowed_classes(arg)]
 
 
 def _is_named(member: Any) -> bool:

@@ -235,7 +235,8 @@ class UnionReader(Reader):
         self.words = frozenset().union(*(m.words for m in members))
         self.expected = " or ".join(dict.fromkeys(m.expected for m in members))
         self.keeps_specs = any(m.keeps_specs for m in members)
-        self._by_word = {word: sorted((m for m in members if word in m.words), key=_rank) for word in self.words}
+        ranked = sorted(members, key=lambda member: member.rank)
+        self._by_word = {word: [m for m in ranked if word in m.words] for word in self.words}
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
@@ -291,10 +292,6 @@ class UnionReader(Reader):
             tried.append(attempt)
         context.take(min(tried, key=lambda attempt: attempt.count))
         return INVALID
-
-
-def _rank(reader: Reader) -> int:
-    return reader.rank
 
 
 class CallReader:
