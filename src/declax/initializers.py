@@ -73,11 +73,7 @@ class NamedInitializer(Immutable):
         return self.name not in _KEYLESS
 
     def __call__(
-        self,
-        key: jax.Array | None,
-        shape: int | Sequence[int],
-        dtype: Dtype | None = None,
-        out_sharding: Any = None,
+        self, key: jax.Array | None, shape: int | Sequence[int], dtype: Dtype | None = None, out_sharding: Any = None
     ) -> jax.Array:
         """Makes an array.
 

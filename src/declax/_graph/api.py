@@ -364,9 +364,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
     has_new_arrays = is_on("arrays", arrays, lambda: has_new_variables)
     if has_new_arrays and not has_new_variables:
         raise GraphError(
-            "clone",
-            "copies of arrays require copies of their Variables",
-            fix="variables=True, arrays=True",
+            "clone", "copies of arrays require copies of their Variables", fix="variables=True, arrays=True"
         )
     binding, values = bind_and_read(bind, node, graph)
     leaves = list(values)

@@ -10,17 +10,7 @@ from declax._classes.pytree import Pytree, delete_attribute, layout_of
 from declax._filters import ON_KIND, Filter, Predicate, as_written, ask, dependency_of, predicate_of, predicates_of
 from declax._graph.api import refuse_state
 from declax._graph.binding import bind
-from declax._graph.nodes import (
-    NODES,
-    OBJECTS,
-    Kind,
-    Link,
-    children_of,
-    enter_container,
-    is_ref,
-    kind_of,
-    path_of,
-)
+from declax._graph.nodes import NODES, OBJECTS, Kind, Link, children_of, enter_container, is_ref, kind_of, path_of
 from declax._graph.updating import place_of
 from declax._modes import is_graph, is_on
 from declax._state.definition import StateDef, leaf_def_of, raw_of

@@ -20,13 +20,7 @@ N = TypeVar("N")
 
 
 def with_attributes(
-    node: N,
-    /,
-    *,
-    only: Filter = ...,
-    raise_if_not_found: bool = True,
-    graph: bool | None = None,
-    **attributes: Any,
+    node: N, /, *, only: Filter = ..., raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
 ) -> N:
     """A new model with other attributes, which shares its Variables with the original.
 
@@ -60,13 +54,7 @@ def with_attributes(
 
 
 def view(
-    node: N,
-    /,
-    *,
-    only: Filter = ...,
-    raise_if_not_found: bool = True,
-    graph: bool | None = None,
-    **kwargs: Any,
+    node: N, /, *, only: Filter = ..., raise_if_not_found: bool = True, graph: bool | None = None, **kwargs: Any
 ) -> N:
     """A new model for another use, such as evaluation, which shares its Variables with the original.
 

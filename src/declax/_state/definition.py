@@ -18,17 +18,7 @@ import jax
 
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import exact_types
-from declax._filters import (
-    ON_KIND,
-    ON_PLACE,
-    ON_TAG,
-    Filter,
-    Predicate,
-    as_written,
-    ask,
-    dependency_of,
-    predicates_of,
-)
+from declax._filters import ON_KIND, ON_PLACE, ON_TAG, Filter, Predicate, as_written, ask, dependency_of, predicates_of
 from declax._jax import current_trace
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, Key, Path

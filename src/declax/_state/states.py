@@ -41,12 +41,7 @@ from declax._state.views import Kept, Live, View
 from declax._tree import epoch, rendering
 from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable, _set_metadata, _set_trace, new_variable, set_raw
-from declax.errors import (
-    GraphError,
-    MissingAttributeError,
-    describe,
-    type_name,
-)
+from declax.errors import GraphError, MissingAttributeError, describe, type_name
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True, default=Any)
