@@ -10,9 +10,10 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, repeat
 from operator import attrgetter, is_, itemgetter
-from typing import Any, ClassVar, Generic, Literal, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias
 
 import jax
 from typing_extensions import TypeVar
@@ -97,19 +98,6 @@ class GraphDef(Shared, Generic[N]):
         contexts.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_blueprint",
-        "_content",
-        "_definition",
-        "_joins",
-        "_shared",
-        "base",
-        "copied",
-        "num_leaves",
-        "outer",
-        "tokens",
-    )
     _interned: ClassVar[Interned[GraphDef[Any]]] = Interned()
     _merge: ClassVar[Callable[..., Any]]
     """The function `merge`, whose module sets it here."""
@@ -122,10 +110,8 @@ class GraphDef(Shared, Generic[N]):
     outer: tuple[int, ...] | None
     copied: list[Any]
     """The shapes and dtypes of the arrays that were copied last."""
-    _definition: StateDef | None
     _blueprint: Any
     _joins: dict[Hashable, Any]
-    _shared: tuple[Path | None, Path, type] | None | Literal[False]
 
     @staticmethod
     def of(
@@ -143,53 +129,36 @@ class GraphDef(Shared, Generic[N]):
             made.tokens = tokens
             made.num_leaves = sum([not isinstance(t, int) and t[0] <= LEAF for t in tokens])
             made.base, made.outer = base, outer
-            made.copied = []
-            made._shared = False
-            made._definition = made._blueprint = None
-            made._joins = {}
+            made._blueprint, made._joins, made.copied = None, {}, []
             return made
 
         # 1, True and 1.0 are equal, but not the same
         return GraphDef._interned.find_or_make((tokens, types, base, outer), make)
 
-    @property
+    @cached_property
     def shared(self) -> tuple[Path | None, Path, type] | None:
         """Both paths and the class of the first object that is reached twice; None for a tree.
 
-        An Object is in no tree: both paths are its path.
-
-        The first path is None if the object is in an earlier graph.
+        An Object is in no tree: both paths are its path. The first path is None if the object is in an earlier graph.
         """
-        if self._shared is False:
-            seen: list[tuple[Path | None, type]] = [(None, object)] * self.base
-            found = None
-            for path, token in walk_tokens(self.tokens):
-                if isinstance(token, int):
-                    first, cls = seen[token]
-                    found = first, path, cls
-                    break
-                if token[0] == OBJECT:
-                    found = path, path, token[1]
-                    break
-                if token[0] in HAS_INDEX:
-                    seen.append((path, class_of(token)))
-            self._shared = found  # set at once: other threads read it
-        return self._shared
+        seen: list[tuple[Path | None, type]] = [(None, object)] * self.base
+        for path, token in walk_tokens(self.tokens):
+            if isinstance(token, int):
+                first, cls = seen[token]
+                return first, path, cls
+            if token[0] == OBJECT:
+                return path, path, token[1]
+            if token[0] in HAS_INDEX:
+                seen.append((path, class_of(token)))
+        return None
 
-    @property
+    @cached_property
     def definition(self) -> StateDef:
         """The definition of the State with all leaves of the graph."""
-        if self._definition is None:
-            leaves = [token for token in self.tokens if not isinstance(token, int) and token[0] <= LEAF]
-            leaf_defs = [token[1:] if token[0] == VARIABLE else None for token in leaves]
-            self._definition = StateDef.of(self.leaf_paths(), tuple(leaf_defs))
-        return self._definition
-
-    def leaf_paths(self) -> tuple[Path, ...]:
-        """The path of each leaf."""
-        if self._definition is not None:
-            return self._definition.paths
-        return tuple([p for p, token in walk_tokens(self.tokens) if not isinstance(token, int) and token[0] <= LEAF])
+        pairs = walk_tokens(self.tokens)
+        leaves = [(path, token) for path, token in pairs if not isinstance(token, int) and token[0] <= LEAF]
+        leaf_defs = [token[1:] if token[0] == VARIABLE else None for _, token in leaves]
+        return StateDef.of(tuple([path for path, _ in leaves]), tuple(leaf_defs))
 
     def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
         """A new graph of this structure; see `declax.merge`."""

@@ -408,7 +408,7 @@ def names_of_call(structure: Structure, name_argument: Callable[[int], str] | No
     if structure.graphdef is None:
         return plain
     roots: Any = list(compress(names, structure.is_root))
-    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.leaf_paths()] + plain
+    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
 
 
 # ----------------------------------------------------------------- what JAX calls a lifted function
