@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax
@@ -39,6 +39,8 @@ from declax.traversals import walk_mapping
 
 LeafDef = tuple[type[Variable[Any]], Metadata] | None
 """The kind and metadata of a Variable; None for a leaf that is in no Variable."""
+
+D = TypeVar("D", bound=dict[Any, Any])
 
 Tree = dict[Key, Any]
 """Positions of leaves in nested dicts by key."""
@@ -292,16 +294,15 @@ def same_kind(a: LeafDef, b: LeafDef) -> bool:
     return a is b or (a is not None and b is not None and a[0] is b[0] and a[1] is b[1])
 
 
-def map_tree(tree: Tree, values: Sequence[Any]) -> dict[Any, Any]:
-    """Nested dicts with the value at each position."""
-    made: dict[Any, Any] = {}
+def map_tree(tree: Tree, values: Sequence[Any], make: type[D]) -> D:
+    """Nested dicts, of one class, with the value at each position."""
+    made = make()
     open_levels = [(tree, made)]
     while open_levels:
         source, target = open_levels.pop()
         for key, value in source.items():
             if isinstance(value, dict):
-                inner: dict[Any, Any] = {}
-                target[key] = inner
+                target[key] = inner = make()
                 open_levels.append((value, inner))
             else:
                 target[key] = values[value]

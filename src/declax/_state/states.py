@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, overload
 
 import jax
 import numpy as np
@@ -46,7 +46,7 @@ from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True, default=Any)
 
-S = TypeVar("S")
+S = TypeVar("S", covariant=True)
 
 Pair = tuple[Path, Any]
 """A path and the value there, a Variable or another one."""
@@ -59,56 +59,54 @@ class IterateOverKeys:
     """To a type checker a State cannot be iterated over; `State.keys()` can."""
 
 
-class Splits(Generic[S]):
-    """The methods `split` and `filter` of States and FlatStates, which return `S`."""
+class HasParts(Protocol[S]):
+    """A State or a FlatState, whose parts are such too."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
-
-    @overload
-    def split(self, a: Filter, /) -> S: ...
-    @overload
-    def split(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
-    @overload
-    def split(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
-    @overload
-    def split(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
-    @overload
-    def split(self, a: Filter, /, *filters: Filter) -> Any: ...
-    def split(self, a: Filter, /, *filters: Filter) -> Any:
-        """The leaves that each filter matches, as States, or as FlatStates of a FlatState.
-
-        Raises:
-          FilterError: for leaves that no filter matches.
-
-        >>> import declax as dx
-        >>> numbers, rest = dx.State({"a": 1, "b": "text"}).split(int, ...)
-        >>> numbers.to_pure_dict(), rest.to_pure_dict()
-        ({'a': 1}, {'b': 'text'})
-        """
-        found = self._parts((a, *filters), f"{type_name(type(self))}.split", is_exhaustive=True)
-        return found if filters else found[0]
-
-    @overload
-    def filter(self, a: Filter, /) -> S: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, /) -> Tuple2[S]: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
-    @overload
-    def filter(self, a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
-    @overload
-    def filter(self, a: Filter, /, *filters: Filter) -> Any: ...
-    def filter(self, a: Filter, /, *filters: Filter) -> Any:
-        """As `split`, leaving out what no filter matches."""
-        found = self._parts((a, *filters), f"{type_name(type(self))}.filter", is_exhaustive=False)
-        return found if filters else found[0]
+    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[S, ...]: ...
 
 
-class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
+@overload
+def split_state(state: HasParts[S], a: Filter, /) -> S: ...
+@overload
+def split_state(state: HasParts[S], a: Filter, b: Filter, /) -> Tuple2[S]: ...
+@overload
+def split_state(state: HasParts[S], a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+@overload
+def split_state(state: HasParts[S], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+@overload
+def split_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any: ...
+def split_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any:
+    """The leaves that each filter matches, as States, or as FlatStates of a FlatState.
+
+    Raises:
+      FilterError: for leaves that no filter matches.
+
+    >>> import declax as dx
+    >>> numbers, rest = dx.State({"a": 1, "b": "text"}).split(int, ...)
+    >>> numbers.to_pure_dict(), rest.to_pure_dict()
+    ({'a': 1}, {'b': 'text'})
+    """
+    found = state._parts((a, *filters), f"{type_name(type(state))}.split", is_exhaustive=True)
+    return found if filters else found[0]
+
+
+@overload
+def filter_state(state: HasParts[S], a: Filter, /) -> S: ...
+@overload
+def filter_state(state: HasParts[S], a: Filter, b: Filter, /) -> Tuple2[S]: ...
+@overload
+def filter_state(state: HasParts[S], a: Filter, b: Filter, c: Filter, /) -> Tuple3[S]: ...
+@overload
+def filter_state(state: HasParts[S], a: Filter, b: Filter, c: Filter, d: Filter, /) -> Tuple4[S]: ...
+@overload
+def filter_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any: ...
+def filter_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any:
+    """As `split_state`, leaving out what no filter matches."""
+    found = state._parts((a, *filters), f"{type_name(type(state))}.filter", is_exhaustive=False)
+    return found if filters else found[0]
+
+
+class State(MutableMapping[Any, Any], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
     A State is a snapshot of a model, except that of `variables`. Reading a path gives a view: a nested
@@ -217,12 +215,12 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         if extract_fn is not None:
             values = zip(self._values(), strict=True)
             leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, values)
-        return map_tree(definition.tree, leaves)
+        return map_tree(definition.tree, leaves, dict)
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
         """Nested dicts with the value of each path; Variables write into the State."""
-        return map_tree(self.definition.tree, self._values())
+        return map_tree(self.definition.tree, self._values(), dict)
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
@@ -450,6 +448,9 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
         return make_state(definition.select(positions), [leaves[i] for i in positions])
 
+    split: Final = split_state
+    filter: Final = filter_state
+
     def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[M], ...]:
         if isinstance(self._root()[0]._rest, Live):
             values = self._values()
@@ -498,7 +499,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return make_state(*pair)
 
     def __repr__(self) -> str:
-        return rendering.state_repr(self)
+        return rendering.state_repr(map_tree(self.definition.tree, values_of(*self._pair), rendering.Level))
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return rendering.treescope_repr(self, path, subtree_renderer)
@@ -523,7 +524,7 @@ class State(MutableMapping[Any, Any], Splits["State[M]"], Generic[M]):
         return (make_state,)
 
 
-class FlatState(Sequence[Pair], Splits["FlatState"]):
+class FlatState(Sequence[Pair]):
     """The pairs of path and value of a State: a sequence, whose children as a pytree are the values.
 
     Args:
@@ -574,6 +575,9 @@ class FlatState(Sequence[Pair], Splits["FlatState"]):
         """One FlatState with the pairs of all, in order; of equal paths the last one wins."""
         merged = {path: value for flat in (first, *flat_states) for path, value in _pairs_of(flat)}
         return FlatState(merged.items(), sort=True)
+
+    split: Final = split_state
+    filter: Final = filter_state
 
     def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[FlatState, ...]:
         groups = groups_of(*self._pair, filters, where, is_exhaustive=is_exhaustive)

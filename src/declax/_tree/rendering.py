@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import jax
 import numpy as np
@@ -44,10 +44,8 @@ Counts: TypeAlias = dict[str, tuple[int, int]]
 """Elements and bytes by kind of Variable."""
 
 
-class Flattens(Protocol):
-    """A State, as far as printing is concerned."""
-
-    def _read_pairs(self) -> Iterable[tuple[Path, Any]]: ...
+class Level(dict[Any, Any]):
+    """One level of a State."""
 
 
 _PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, type(None), type})
@@ -68,9 +66,8 @@ def object_repr(obj: object) -> str:
         _running.discard(key)
 
 
-def state_repr(state: Flattens) -> str:
-    """A State as nested dicts."""
-    tree = _nested(state)
+def state_repr(tree: Level) -> str:
+    """A State, given its levels."""
     return f"State({_Printer(_Contents(tree)).text(tree, (), 0)})"
 
 
@@ -195,21 +192,6 @@ def bytes_text(size: int) -> str:
 
 
 # --- contents -------------------------------------------------------------------
-
-
-class _Level(dict[Any, Any]):
-    """One level of a State."""
-
-
-def _nested(state: Flattens) -> _Level:
-    tree = _Level()
-    for path, value in state._read_pairs():
-        *parents, last = path or ((),)
-        level = tree
-        for key in parents:
-            level = level.setdefault(key, _Level())
-        level[last] = value
-    return tree
 
 
 def _is_variable(value: object) -> bool:
@@ -409,10 +391,10 @@ class _Printer:
 
     def _container(self, value: Any, path: Path, depth: int) -> str:
         cls = type(value)
-        front, back = ("", "") if cls in (list, tuple, dict, _Level) else (f"{type_name(cls)}(", ")")
+        front, back = ("", "") if cls in (list, tuple, dict, Level) else (f"{type_name(cls)}(", ")")
         if isinstance(value, dict):
             parts = self._parts(list(value.items()), _KEY_LABEL, path, depth)
-            lay_out = _stacked if cls is _Level and value else _fitted
+            lay_out = _stacked if cls is Level and value else _fitted
             return lay_out(f"{front}{{", parts, f"}}{back}", depth)
         parts = self._parts(list(enumerate(value)), _NO_LABEL, path, depth)
         if isinstance(value, list):
@@ -471,17 +453,13 @@ def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
     if _is_variable(obj):
         return lib.render_object_constructor(attributes={"value": obj.raw_value, **obj._metadata}, **options)
     if not _is_expandable(obj):
-        return lib.render_dictionary_wrapper(wrapped_dict=_as_dicts(_nested(obj)), **options)
+        return lib.render_dictionary_wrapper(wrapped_dict=obj.raw_mapping, **options)
     entries = list(obj._pytree__fields_for_repr())
     if entries and all(isinstance(key, int) for key, _ in entries):
         return lib.render_list_wrapper(wrapped_sequence=[item for _, item in entries], **options)
     if isinstance(obj, Mapping) or not all(isinstance(key, str) for key, _ in entries):
         return lib.render_dictionary_wrapper(wrapped_dict=dict(entries), **options)
     return lib.render_object_constructor(attributes=dict(entries), **options)
-
-
-def _as_dicts(tree: _Level) -> dict[Any, Any]:
-    return {key: _as_dicts(value) if isinstance(value, _Level) else value for key, value in tree.items()}
 
 
 def display(*objects: object) -> None:
