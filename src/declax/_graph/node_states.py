@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,7 +15,8 @@ from declax._typing import Path
 from declax.errors import GraphError
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["_graphdef", "states"], meta_fields=["metadata"])
+@dataclass(eq=False, repr=False)
 class NodeStates:
     """The GraphDef and the States of a model, in place of the model in a tree.
 
@@ -28,12 +31,9 @@ class NodeStates:
     [2.0]
     """
 
-    __slots__ = ("_graphdef", "metadata", "states")
-
-    def __init__(self, graphdef: GraphDef[Any] | None, states: tuple[Any, ...], metadata: Hashable = None) -> None:
-        self._graphdef = graphdef
-        self.states: tuple[Any, ...] = states
-        self.metadata: Hashable = metadata
+    _graphdef: GraphDef[Any] | None
+    states: tuple[Any, ...]
+    metadata: Hashable = None
 
     @classmethod
     def from_split(cls, graphdef: GraphDef[Any], state: Any, /, *states: Any, metadata: Hashable = None) -> NodeStates:
@@ -73,20 +73,6 @@ class NodeStates:
             got = f"{len(self.states)} States"
             raise GraphError("NodeStates.state", "exactly one State is required", got=got, fix="node_states.states")
         return self.states[0]
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Hashable]:
-        """The children with their names, and the metadata."""
-        named = (
-            (jax.tree_util.GetAttrKey("graphdef"), self._graphdef),
-            (jax.tree_util.GetAttrKey("states"), self.states),
-        )
-        return named, self.metadata
-
-    @classmethod
-    def tree_unflatten(cls, metadata: Hashable, children: Any) -> NodeStates:
-        """The same with other children."""
-        graphdef, states = children
-        return cls(graphdef, states, metadata)
 
     def __repr__(self) -> str:
         metadata = "" if self.metadata is None else f", metadata={self.metadata!r}"
