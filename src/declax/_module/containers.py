@@ -178,15 +178,6 @@ class List(_Elements, MutableSequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._pytree__values())
 
-    if TYPE_CHECKING:
-
-        def __hash__(self) -> int: ...
-    else:
-        __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         return enumerate(self._pytree__values())
 
@@ -238,7 +229,9 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
 
     def __getitem__(self, key: str) -> T:
         if key in _HIDDEN or key not in self.__dict__:
-            raise self._pytree__missing(key)
+            hint = suggest(str(key), self)
+            where, text = f"{type_name(type(self))}[{key!r}]", "the Dict does not have this key"
+            raise MissingKeyError(where, text + (f"; {hint}" if hint else ""))
         value: T = self.__dict__[key]
         return value
 
@@ -272,15 +265,8 @@ class Dict(_Elements, MutableMapping[str, T], Generic[T]):
         self._pytree__add({**dict(entries), **named})
 
     def __delitem__(self, key: str) -> None:
-        if key in _HIDDEN or key not in self.__dict__:
-            raise self._pytree__missing(key)
+        self[key]  # raises if it is missing
         delattr(self, key)
-
-    def _pytree__missing(self, key: object) -> MissingKeyError:
-        hint = suggest(key, self) if isinstance(key, str) else None
-        return MissingKeyError(
-            f"{type_name(type(self))}[{key!r}]", "the Dict does not have this key" + (f"; {hint}" if hint else "")
-        )
 
     def __iter__(self) -> Iterator[str]:
         return iter([name for name in self.__dict__ if name not in _HIDDEN])

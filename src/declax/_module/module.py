@@ -188,25 +188,11 @@ class Module(Pytree):
         return update(self, *(other for other in args if not isinstance(other, GraphDef)), **kwargs)
 
     def iter_modules(self) -> Iterator[tuple[Path, Module]]:
-        """All modules inside of this one and itself, each once, children first.
-
-        >>> import declax as dx
-        >>> m = dx.Module()
-        >>> m.part = dx.Module()
-        >>> [path for path, _ in m.iter_modules()]
-        [('part',), ()]
-        """
+        """All modules inside of this one and itself, as the function `iter_modules`."""
         return iter_modules(self)
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
-        """The modules that are attributes of this one, by name.
-
-        >>> import declax as dx
-        >>> m = dx.Module()
-        >>> m.part = dx.Module()
-        >>> [name for name, _ in m.iter_children()]
-        ['part']
-        """
+        """The modules that are attributes of this one, as the function `iter_module_children`."""
         return iter_module_children(self)
 
     def set_attributes(
@@ -272,8 +258,10 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     >>> import declax as dx
-    >>> [path for path, _ in dx.iter_modules([dx.Module()])]
-    [(0,)]
+    >>> m = dx.Module()
+    >>> m.part = dx.Module()
+    >>> [path for path, _ in dx.iter_modules(m)], [name for name, _ in dx.iter_module_children(m)]
+    ([('part',), ()], ['part'])
     """
     if not is_graph(graph):
         bind(node, graph)
@@ -281,16 +269,7 @@ def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[P
 
 
 def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Module]]:
-    """The modules directly inside of a node, each with its key.
-
-    Args:
-      node: a node, or a container of nodes.
-      graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-
-    >>> import declax as dx
-    >>> list(dx.iter_module_children(dx.Module()))
-    []
-    """
+    """The modules directly inside of a node, each with its key; arguments and example as of `iter_modules`."""
     if not is_graph(graph):
         bind(node, graph)
     return ((key, child) for key, child in children_of(node) if isinstance(child, Module))
