@@ -35,12 +35,12 @@ from declax._graph.nodes import Kind, close_container, kind_of, open_container
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
-from declax._tree.read_only import ReadOnly, WritesThrough
+from declax._tree.read_only import WritesThrough
 from declax._typing import MISSING, SOWN_KEY
-from declax._variables.variable import Variable, fill_raw, new_variable, set_raw
+from declax._variables.variable import Variable, fill_raw, foreign_trace, new_variable, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import _set_trace as set_mark
-from declax.errors import GraphError, TraceContextError, type_name
+from declax.errors import GraphError, type_name
 
 _new = object.__new__
 
@@ -393,17 +393,9 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
     views = []
     for variable in variables:
         if variable is not None and variable._trace is not mark:
-            if isinstance(variable._trace, WritesThrough) and variable._trace.trace is mark:
-                views.append(variable)
-                continue
-            if isinstance(variable._trace, ReadOnly) and not isinstance(variable._trace, WritesThrough):
-                raise variable._trace.refusal(f"{what} to a {type_name(type(variable))}")
-            raise TraceContextError(
-                f"{what} to a {type_name(type(variable))}",
-                "cannot mutate a Variable from a different trace level",
-                why="the Variable was made outside of the function that JAX is tracing now",
-                fix="pass it, or the model that has it, as an argument of the traced function too",
-            )
+            if not (isinstance(variable._trace, WritesThrough) and variable._trace.trace is mark):
+                raise foreign_trace(variable, "value", f"{what} to a {type_name(type(variable))}")
+            views.append(variable)
     return views
 
 

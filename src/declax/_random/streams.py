@@ -34,10 +34,9 @@ from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
-from declax._tree.read_only import ReadOnly
 from declax._typing import Path, Shape
-from declax._variables.variable import Variable, set_raw
-from declax.errors import MissingStreamError, RngError, TraceContextError, describe, format_path, suggest
+from declax._variables.variable import Variable, foreign_trace, set_raw
+from declax.errors import MissingStreamError, RngError, describe, format_path, suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -223,16 +222,9 @@ def check_can_change(streams: Iterable[Stream]) -> None:
     """Raises TraceContextError for a stream of another trace level."""
     trace = _jax.current_trace()
     for stream in streams:
-        if stream.key._trace is trace and stream.count._trace is trace:
-            continue
-        if isinstance(stream.count._trace, ReadOnly):
-            raise stream.count._trace.refusal(stream.label)
-        raise TraceContextError(
-            stream.label,
-            "the keys of a stream cannot be changed from another trace level than its own",
-            why="the stream was made outside of the function that JAX is tracing now; the change would leak a tracer",
-            fix="pass the model that has it to the traced function as an argument, or do this outside of that function",
-        )
+        for variable in (stream.key, stream.count):
+            if variable._trace is not trace:
+                raise foreign_trace(variable, "value", stream.label)
 
 
 # --- samplers ----------------------------------------------------------------------

@@ -630,13 +630,13 @@ def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **option
     variable._trace.write(variable, method, *args, **options)
 
 
-def foreign_trace(variable: Any, part: str) -> errors.DeclaxError:
+def foreign_trace(variable: Any, part: str, where: str | None = None) -> errors.DeclaxError:
     """The error of a change that comes from another trace, or is of a Variable that is read only."""
     name = errors.type_name(type(variable))
     if isinstance(variable._trace, ReadOnly):
-        return variable._trace.refusal(name)
+        return variable._trace.refusal(where or name)
     return errors.TraceContextError(
-        name,
+        where or name,
         f"the {part} of a {name} was changed from another trace level than its own",
         got=f"a {name} that holds {errors.describe(variable.raw_value)}",
         why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
