@@ -432,9 +432,9 @@ def test_recursive_map_as_the_peer():
 def test_set_metadata_of_all_that_match():
     model = Block()
     before = dx.graphdef(model)
-    token = epoch.current()
+    token = epoch.token
     assert set_metadata(model, only=dx.BatchStat, note="x") is None
-    assert epoch.current() is not token
+    assert epoch.token is not token
     assert dx.graphdef(model) is not before
     assert model.norm.mean.note == model.norm.var.note == "x"
     assert not model.norm.scale.has_metadata("note")

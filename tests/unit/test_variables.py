@@ -265,12 +265,12 @@ class TestMetadata:
 
     def test_a_change_of_metadata_moves_the_epoch(self):
         param = Param(1.0, tag="a")
-        kept = epoch.current()
+        kept = epoch.token
         param.tag = "a"
         param.value = 2.0
-        assert epoch.current() is kept
+        assert epoch.token is kept
         param.tag = "b"
-        assert epoch.current() is not kept
+        assert epoch.token is not kept
 
     def test_metadata_is_in_the_treedef(self):
         first, second = jax.tree.structure(Param(1.0, tag="a")), jax.tree.structure(Param(2.0, tag="a"))

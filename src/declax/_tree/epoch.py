@@ -17,7 +17,7 @@ Reentrant, since the garbage collector may run code that writes at any moment.
 """
 
 token: object = object()
-"""The token of the structure epoch; hot code reads it without `current`."""
+"""The token of the structure epoch, to be kept and compared with ``is``."""
 
 kept: dict[int, tuple[Any, ...]] | None = {}
 """The token of the write epoch, with the values that were read in it, by the identity of the reader.
@@ -25,11 +25,6 @@ kept: dict[int, tuple[Any, ...]] | None = {}
 A write sets it to None before, and to a new dict after. This frees kept values with their epoch, and an interrupted
 write leaves none. A reader takes the token first, and adds to the token that it took.
 """
-
-
-def current() -> object:
-    """The token of the structure epoch, to be kept and compared with ``is``."""
-    return token
 
 
 def advance() -> None:
