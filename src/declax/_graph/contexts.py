@@ -70,9 +70,6 @@ class RefMap(MutableMapping[Any, int]):
         return len(self._entries)
 
 
-# --- flatten ----------------------------------------------------------------------
-
-
 class _Options(TypedDict, total=False):
     """The options of `flatten` that do not decide its type."""
 
@@ -143,9 +140,6 @@ def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple
     own = blueprint.indexed[graphdef.base :]
     kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
     return [None if place in kept else leaf for place, leaf in enumerate(leaves)]
-
-
-# --- unflatten --------------------------------------------------------------------
 
 
 def unflatten(

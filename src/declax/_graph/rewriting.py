@@ -37,8 +37,6 @@ from declax.errors import FieldError, GraphError, StatusError, describe, format_
 
 N = TypeVar("N")
 
-# --- leaves --------------------------------------------------------------------
-
 
 def map(  # noqa: A001  # the peers' name
     f: Callable[[Path, Any], Any], node: N, /, *, recreate_variables: bool = True, graph: bool | None = None
@@ -100,9 +98,6 @@ def check_function(where: str, f: object) -> None:
     if not callable(f) or kind_of(f) in (Kind.NODE, Kind.OBJECT):
         problem, fix = "the first argument must be a function of path and value", f"dx.{where}(function, model)"
         raise GraphError(where, problem, got=describe(f), fix=fix)
-
-
-# --- nodes and leaves ----------------------------------------------------------
 
 
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:

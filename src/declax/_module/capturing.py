@@ -150,9 +150,6 @@ def _capturing(fn: Any, var_types: Sequence[Any], init: Init, method_outputs: An
     return captured
 
 
-# --- one call ------------------------------------------------------------------
-
-
 class _Recording:
     """One call: gives the modules their `Captures`, and removes them afterwards."""
 

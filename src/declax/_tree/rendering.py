@@ -443,9 +443,6 @@ def _plain_text(value: Any) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
-# --- treescope ------------------------------------------------------------------
-
-
 def treescope_repr(obj: Any, path: str | None, subtree_renderer: Any) -> Any:
     """The rendering of an expandable, a Variable or a State in treescope, with the arguments of treescope."""
     lib: Any = importlib.import_module("treescope.repr_lib")
