@@ -16,14 +16,7 @@ from declax._variables.variable import Variable
 from declax.errors import TransformError
 from declax.transforms._engine.lift import Outcome, leaf_origins
 from declax.transforms._engine.prefixes import CAPTURED, Carry, Labels, kind_and_filter
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    joined,
-    name_path,
-    names_of_call,
-    paths_in,
-)
+from declax.transforms._engine.structure import Mode, Structure, joined, name_path, names_of_call, paths_in
 from declax.transforms._engine.tracing import (
     TracedFunction,
     concluded,

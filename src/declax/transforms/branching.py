@@ -18,13 +18,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
 from declax.transforms._engine.captures import combine_functions, select_function
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    is_root,
-    joined,
-    named,
-)
+from declax.transforms._engine.structure import Mode, Structure, is_root, joined, named
 from declax.transforms._engine.tracing import (
     TracedFunction,
     check_scalar,

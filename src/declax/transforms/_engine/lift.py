@@ -16,18 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Concatenate,
-    Final,
-    Generic,
-    ParamSpec,
-    Self,
-    SupportsIndex,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, SupportsIndex, overload
 
 import jax
 from jax.core import Tracer

@@ -25,12 +25,7 @@ from declax._graph.abstract import abstract_model
 from declax._graph.api import GraphState
 from declax._graph.binding import bind
 from declax._graph.differences import paths_of_objects
-from declax._graph.flattening import (
-    GraphDef,
-    Walk,
-    class_of,
-    walk_tokens,
-)
+from declax._graph.flattening import GraphDef, Walk, class_of, walk_tokens
 from declax._graph.nodes import Kind, is_number, kind_of, plain_key
 from declax._modes import is_graph, is_on, set_graph_updates
 from declax._module.running import note_original
@@ -39,15 +34,7 @@ from declax._state.tree import FlatForm, LightVariable
 from declax._tree.statuses import check_depth
 from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import (
-    MAX_DEPTH,
-    DeclaxError,
-    TransformError,
-    describe,
-    format_path,
-    too_deep,
-    type_name,
-)
+from declax.errors import MAX_DEPTH, DeclaxError, TransformError, describe, format_path, too_deep, type_name
 
 if TYPE_CHECKING:
     from declax._state.definition import LeafDef
