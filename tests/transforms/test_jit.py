@@ -848,6 +848,9 @@ def test_donation_of_what_is_shared_with_another_argument():
     assert int(first.count.value) == 1
 
 
+DONATED_ONCE = "donate the same buffer twice|previously donated in the same call"  # as JAX says
+
+
 def test_one_buffer_cannot_be_donated_twice():
     model, target = dx.Dict(w=dx.Param(jnp.ones(2))), dx.Dict(w=dx.Param(jnp.zeros(2)))
     dx.update(target, dx.state(model))  # which shares the arrays
@@ -857,7 +860,7 @@ def test_one_buffer_cannot_be_donated_twice():
         model["w"][...] = model["w"][...] + 1
         target["w"][...] = target["w"][...] + 1
 
-    with pytest.raises(dx.errors.TransformError, match=r"this array is also at model\.w, and a buffer can be"):
+    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
         move(model, target)
     dx.update(target, dx.state(model, copy=True))
     move(model, target)
@@ -870,10 +873,10 @@ def test_one_buffer_cannot_be_donated_twice():
         pair["b"][...] = pair["b"][...] + 1
 
     variable = dx.Param(jnp.ones(2))
-    with pytest.raises(dx.errors.TransformError, match=r"x: this array is also at v, and a buffer"):
+    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
         dx.jit(lambda v, x: setattr(v, "value", v.value + x), donate_argnums=0)(variable, variable.value)
     assert not variable.value.is_deleted()
-    with pytest.raises(dx.errors.TransformError, match="this array is also at"):
+    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
         both(same)
     assert not same["a"].value.is_deleted()
 

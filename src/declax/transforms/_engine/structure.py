@@ -541,18 +541,15 @@ def _arrays_of(call: Call) -> Iterator[tuple[str, Any]]:
         yield from ((name, leaf) for leaf in jax.tree_util.tree_leaves(value))
 
 
-def _concrete_arrays(call: Call) -> Iterator[tuple[str, jax.Array]]:
-    for name, leaf in _arrays_of(call):
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
-            yield name, leaf
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
 
 
 def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
     """The arrays of a call that have lost their buffers, with what to call them."""
-    return [(name, leaf) for name, leaf in _concrete_arrays(call) if leaf.is_deleted()]
+    return [(name, leaf) for name, leaf in _arrays_of(call) if _is_deleted(leaf)]
 
 
-_DONATED_ONCE: Final = "donate the same buffer twice|previously donated in the same call"
 _REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 
@@ -564,13 +561,10 @@ def explain(call: Call, error: BaseException) -> None:
         return
     if isinstance(error, (RecursionError, SystemError, AttributeError)) and call.binding is not None:
         call.binding.check_depth()  # too deep for JAX, which cannot read its own options at the end of its stack
-    text = str(error)
     found: DeclaxError | None = None
-    if isinstance(error, (RuntimeError, ValueError)) and "deleted" in text:
+    if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
         found = _deleted(deleted_leaves(call))
-    elif isinstance(error, (RuntimeError, ValueError)) and re.search(_DONATED_ONCE, text):
-        found = _donated_twice(call)
-    elif isinstance(error, TypeError) and re.search(_REFUSED, text):
+    elif isinstance(error, TypeError) and re.search(_REFUSED, str(error)):
         found = _no_array_of_jax(call)
     if found is not None:
         raise found from error
@@ -601,32 +595,13 @@ def unless_deleted(function: Callable[..., Any], structure: Structure, donated: 
     def run(*leaves: Any) -> Any:
         first = leaves[donated[0]]
         if isinstance(first, jax.Array) and not isinstance(first, Tracer) and len(first.devices()) > 1:
-            given = [(number, leaves[number]) for number in donated if isinstance(leaves[number], jax.Array)]
-            lost = [pair for pair in given if not isinstance(pair[1], Tracer) and pair[1].is_deleted()]
-            error = _deleted([(names_of_call(structure)[number], leaf) for number, leaf in lost])
+            lost = [number for number in donated if _is_deleted(leaves[number])]
+            error = _deleted([(names_of_call(structure)[number], leaves[number]) for number in lost])
             if error is not None:
                 raise error
         return function(*leaves)
 
     return run
-
-
-def _donated_twice(call: Call) -> TransformError | None:
-    seen: dict[Any, str] = {}
-    for name, leaf in _concrete_arrays(call):
-        if leaf.is_deleted():
-            continue
-        buffer = tuple(shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards)
-        if buffer in seen:
-            return TransformError(
-                name,
-                f"this array is also at {seen[buffer]}, and a buffer can be donated once",
-                got=describe(leaf),
-                why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
-                fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model), which copies",
-            )
-        seen[buffer] = name
-    return None
 
 
 def _no_array_of_jax(call: Call) -> DeclaxError | None:
