@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 from declax._graph.differences import STATIC_VALUE, differing
-from declax._typing import Path
 from declax.errors import TransformError, describe
 from declax.transforms._engine.structure import (
     Structure,
@@ -25,23 +24,20 @@ from declax.transforms._engine.structure import (
 
 def differences(before: Trace, after: Trace) -> list[str]:
     """All differences of two traces in words, the likely causes first."""
-    found = [*_of_statics(before.structure, after.structure)]
-    found += _of_graphs(before.structure, after.structure)
-    if before.structure.tree != after.structure.tree:
-        trees = before.structure.tree, after.structure.tree
-        texts = [repr(jax.tree_util.tree_unflatten(tree, ["*"] * tree.num_leaves)[:2]) for tree in trees]
-        if texts[0] != texts[1]:
-            found.append(_text("the arguments", "tree", *texts))
+    found = [*_of_statics(before.structure, after.structure), *_of_graphs(before.structure, after.structure)]
+    trees = before.structure.tree, after.structure.tree
+    texts = [repr(jax.tree_util.tree_unflatten(tree, ["*"] * tree.num_leaves)[:2]) for tree in trees]
+    if texts[0] != texts[1]:
+        found.append(_text("the arguments", "tree", *texts))
     if before.structure.key is not after.structure.key:
         found.append(_text("the function", "place of captured models", "another", "this"))
-    if _paths_of(before) == _paths_of(after) and len(before.avals) == len(after.avals):
-        for name, old, new in zip(names_of_call(after.structure), before.avals, after.avals, strict=True):
-            if old != new:
-                before_text, after_text = _text_of(old), _text_of(new)
-                if before_text != after_text:
-                    found.append(_text(name, "shape or dtype", before_text, after_text))
-                else:
-                    found.append(_text(name, "mesh", _mesh_of(old), _mesh_of(new)))
+    known = dict(zip(names_of_call(before.structure), before.avals, strict=True))
+    for name, new in zip(names_of_call(after.structure), after.avals, strict=True):
+        old = known.get(name, new)
+        if old != new:
+            is_mesh = _text_of(old) == _text_of(new)
+            what, text = ("mesh", _mesh_of) if is_mesh else ("shape or dtype", _text_of)
+            found.append(_text(name, what, text(old), text(new)))
     return found
 
 
@@ -49,17 +45,12 @@ def _text(where: str, what: str, before: str, after: str) -> str:
     return f"{where}: the {what} was {before}, and is {after}"
 
 
-def _paths_of(trace: Trace) -> Sequence[Path]:
-    graphdef = trace.structure.graphdef
-    return () if graphdef is None else graphdef.definition.paths
-
-
 def _of_statics(before: Structure, after: Structure) -> Iterator[str]:
     known = [] if after.key is None else list((parameters(after.key.function) or {}).values())
     old, new = [dict([*s.statics.by_number, *s.statics.by_name]) if s.statics else {} for s in (before, after)]
     for label in {**old, **new}:
         texts = [repr(given[label]) if label in given else "not given" for given in (old, new)]
-        if label not in old or label not in new or old[label] != new[label] or texts[0] != texts[1]:
+        if texts[0] != texts[1] or old.get(label) != new.get(label):
             name = parameter_name(known, label) if isinstance(label, int) else str(label)
             yield _text(name, "static argument", *texts)
 
