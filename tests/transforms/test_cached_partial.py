@@ -193,9 +193,9 @@ def test_the_modes():
 
 
 def test_what_is_no_function():
-    with pytest.raises(TransformError, match="the first argument is not a function") as caught:
+    with pytest.raises(TransformError, match="cached_partial, f: this is not a function") as caught:
         cached_partial(Counter(), 3)
-    assert caught.value.fix == "dx.cached_partial(train_step, model, optimizer)"
+    assert caught.value.fix == "dx.cached_partial(...), with a function as f"
 
 
 def test_other_functions():

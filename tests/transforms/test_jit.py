@@ -642,7 +642,7 @@ def test_options_that_name_nothing():
         dx.jit(lambda name: name, static_argnums=3)
     with pytest.raises(TransformError, match="the function has no positional parameter -2"):
         dx.jit(lambda name: name, donate_argnums=-2)
-    with pytest.raises(TransformError, match="the argument is not a function"):
+    with pytest.raises(TransformError, match="jit, fun: this is not a function"):
         dx.jit(3)
 
 

@@ -140,7 +140,7 @@ def test_errors_of_jit_partial():
         jit_partial(fail, model, graph=False)
     with pytest.raises(TransformError, match="changes the structure of its arguments"):
         jit_partial(lambda m: setattr(m, "name", "x"), model, graph_updates=False)()
-    with pytest.raises(TransformError, match="jit: the argument is not a function"):
+    with pytest.raises(TransformError, match="jit, fun: this is not a function"):
         jit_partial(3)
     with pytest.raises(TransformError, match="static_argnames: the function has no parameter"):
         jit_partial(lambda m: m, model, static_argnames="n")

@@ -208,7 +208,7 @@ def test_stages_keep_no_model_alive():
 def test_options_of_jit():
     options = {"inline": True, "keep_unused": True, "compiler_options": {}}
     assert float(dx.jit(lambda x, y: x, **options)(1.0, 2.0)) == 1.0
-    with pytest.raises(TransformError, match="the argument is not a function"):
+    with pytest.raises(TransformError, match="jit, fun: this is not a function"):
         dx.jit(3)
 
 

@@ -271,8 +271,7 @@ def _gradient_function(
         gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums), has_aux, options)
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
-            if mode.updates and not gradients.are_among(args):
-                args, kwargs = gradients.positioned(args, kwargs)
+            args, kwargs = gradients.positioned(args, kwargs)
             result, grads = run_with(
                 lambda: Call(args, kwargs, mode, gradients.closure.find()), lambda call: gradients.of_call(call, args)
             )
@@ -296,12 +295,11 @@ class _Gradients(NamedTuple):
     has_aux: bool
     options: dict[str, Any]
 
-    def are_among(self, args: tuple[Any, ...]) -> bool:
-        """Whether all argnums are positions of given arguments, counted from the start."""
-        return all(0 <= self._selected(argnum)[0] < len(args) for argnum in self.argnums)
-
     def positioned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by name, and defaults, at their positions, as far as the signature is known and fits."""
+        """Arguments by name, and defaults, at their positions, if argnums select them and the signature fits."""
+        are_given = all(0 <= self._selected(argnum)[0] < len(args) for argnum in self.argnums)
+        if are_given or not self.mode.updates:
+            return args, kwargs
         try:
             return by_position(parameters(self.closure.function), args, kwargs)
         except TypeError:  # the call itself reports a wrong argument better

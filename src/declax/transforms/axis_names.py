@@ -101,11 +101,9 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
         )
 
 
-def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """The function with names of axes as they are inside of a transform."""
-    if not metadata:
-        return function
-    return _named(Closure(function), axes, metadata, Mode())
+def name_axes(axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[[Callable[..., Any]], Any] | None:
+    """Makes a function whose Variables have the names of axes as they are inside of a transform; None without names."""
+    return (lambda function: _named(Closure(function), axes, metadata, Mode())) if metadata else None
 
 
 def place_new(structure: Structure, outcome: Outcome) -> Outcome:

@@ -27,7 +27,6 @@ from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
 from declax._variables.variable import fill_raw, run_all
-from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import (
     CONFLICT,
     UNCHANGED,
@@ -47,7 +46,7 @@ from declax.transforms._engine.lift import (
     wait,
 )
 from declax.transforms._engine.placement import place, shardings_of
-from declax.transforms._engine.prefixes import Labels, OutputGroups, Prefixes, from_groups, in_groups, jit_shardings
+from declax.transforms._engine.prefixes import SHARDINGS, Labels, OutputGroups, Prefixes, from_groups, in_groups
 from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
 from declax.transforms._engine.structure import (
     Mode,
@@ -61,7 +60,7 @@ from declax.transforms._engine.structure import (
     named,
     unless_deleted,
 )
-from declax.transforms._engine.tracing import written_leaves
+from declax.transforms._engine.tracing import checked_function, written_leaves
 from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
@@ -145,7 +144,8 @@ def jit(
     >>> int(counter.count.value)
     1
     """
-    shardings = jit_shardings(in_shardings, out_shardings)
+    has_none = in_shardings is None and out_shardings is None
+    shardings = None if has_none else Prefixes(in_shardings, out_shardings, SHARDINGS)
     static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
     options: dict[str, Any] = {"keep_unused": keep_unused, "inline": inline}
     given = {"device": device, "backend": backend, "compiler_options": compiler_options}
@@ -173,8 +173,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         options: dict[str, Any],
         mode: Mode,
     ) -> None:
-        if not callable(fun):
-            raise TransformError("jit", "the argument is not a function", got=describe(fun), fix="dx.jit(function)")
+        checked_function("jit", "fun", fun)
         selected = Selection(fun, "static", *static)
         super().__init__(fun, mode, selected)
         self._options = options
@@ -242,7 +241,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         for _ in attempts():
             call = None if self._entry is None else self._entry.call(args, kwargs)
             if call is None:
-                call = self._bind_arguments(args, kwargs)
+                call = self._bind_arguments(args, kwargs).check_arrays()
             program = self._program(call)
             outcome = program.run(call)
             if call.captures is not None and call.structure.statics is None:
@@ -252,10 +251,6 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                 program.place(call.binding, outcome.plan)
                 break
         return cast("R", output)
-
-    def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Flattens the arguments, and the models that the function captures: `Closure.find` finds these."""
-        return super()._bind_arguments(args, kwargs).check_arrays()
 
     def _program(self, call: Call) -> Program:
         return program_for(self._programs, call.structure, functools.partial(self._make_program, call))
@@ -294,7 +289,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         """The stage for some first arguments, which calls of later stages leave out."""
 
         def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            return self._bind_arguments((*first, *args), kwargs)
+            return self._bind_arguments((*first, *args), kwargs).check_arrays()
 
         call = take(args, kwargs)
         program = self._program(call)
@@ -361,9 +356,7 @@ def cached_partial(
     >>> cached_step(2), cached_step(3), int(count.value)
     (None, None, 5)
     """
-    if not callable(f):
-        fix = "dx.cached_partial(train_step, model, optimizer)"
-        raise TransformError("cached_partial", "the first argument is not a function", got=describe(f), fix=fix)
+    checked_function("cached_partial", "f", f)
     for argument in cached_args:
         bind(argument, graph)
     in_mode = f if graph_updates is None else set_graph_updates(graph_updates)(f)
@@ -509,10 +502,10 @@ class Program:
         self._labels: tuple[Any, ...] = ()
         self._results: Sequence[Any] = ()
         self._options: dict[str, Any] = options
-        run: Callable[..., Any] = _in_parts(function)
+        packed: Callable[..., Any] | None = None
         if placed is not None:
             labels, groups = placed
-            run = in_groups(function, groups, functools.partial(check_results, structure))
+            packed = in_groups(function, groups, functools.partial(check_results, structure))
             self._labels, self._results = tuple(labels.leaves), groups.known
             self._options = {**options, "in_shardings": self._labels, "out_shardings": (None, self._results)}
         self._shardings = functools.lru_cache(1)(functools.partial(shardings_of, structure, self._labels))
@@ -520,7 +513,7 @@ class Program:
 
         def flat(*leaves: Any) -> Any:
             traces.note(Trace.of(structure, leaves))
-            return run(*leaves)
+            return function(*leaves).parts() if packed is None else packed(*leaves)
 
         flat.__code__ = flat.__code__.replace(co_stacksize=ROOM)
         self._flat = functools.update_wrapper(flat, function)
@@ -545,7 +538,8 @@ class Program:
         """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
         leaves = call.leaves
         try:
-            result = self._apply(call, lambda: self.run_fast(*leaves))
+            self._choose_donated(call)
+            result = self.run_fast(*leaves)
             outcome = Outcome(*result)
             self.wait_for_callbacks(outcome.plan, leaves, result)
         except BaseException as error:
@@ -561,19 +555,19 @@ class Program:
     def trace(self, call: Call) -> Any:
         """The stage of JAX for a call."""
         try:
-            return self._apply(call, lambda: self._trace(call)[0])
+            self._choose_donated(call)
+            return self._trace(call)[0]
         except Exception as error:
             self.explain(call, error)
             raise
 
-    def _apply(self, call: Call, use: Callable[[], Any]) -> Any:
-        """Uses JAX's function, after it was decided what to donate."""
+    def _choose_donated(self, call: Call) -> None:
+        """Decides what to donate, before the first call."""
         if (donation := self._donation) and donation.positions is None and not is_jit_disabled():
             traced, plan = self._trace(call)
             plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
             donation.choose(set(written_leaves(call.structure, plan)))
             self._compile()
-        return use()
 
     def _trace(self, call: Call) -> tuple[Any, Plan]:
         traced = self._jitted.trace(*call.leaves)
@@ -600,10 +594,6 @@ class Program:
     def outcome(self, result: Any) -> Outcome:
         """The plan and values in a result of JAX's function, grouped or not."""
         return Outcome(*from_groups(result)) if self._is_packed else Outcome(*result)
-
-
-def _in_parts(function: Callable[..., Outcome]) -> Callable[..., tuple[Plan, Any, Any]]:
-    return lambda *leaves: function(*leaves).parts()
 
 
 def _ungrouped(run: Callable[..., Any]) -> Callable[..., tuple[Plan, Any, Any]]:

@@ -109,7 +109,7 @@ def _over_devices(
     placed: dict[str, Any],
 ) -> Callable[..., Any]:
     """The mapped function, for `jit` to compile."""
-    closure, warned = Closure(f), set[str]()
+    closure, warned, name = Closure(f), set[str](), name_axes(axes, metadata)
 
     def map_over(call: Call) -> Outcome:
         skipped = {*static.numbers, *call.structure.static_numbers}
@@ -117,7 +117,8 @@ def _over_devices(
         check_refs(call, "pmap", [label is not None for label in labels.leaves])
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-            return name_axes(static.give(function, call.structure.statics), axes, metadata)
+            given = static.give(function, call.structure.statics)
+            return given if name is None else name(given)
 
         body = lifted(closure, call.structure, mode, labels, adapt)
         groups = axes.groups(labels, None)

@@ -188,12 +188,12 @@ class Scanned(Wrapped[P, R]):
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
         """The compiled steps for one structure; JAX keeps a trace for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
-        adapt = functools.partial(name_axes, axes=axes, metadata=self._metadata) if self._metadata else None
+        adapt = name_axes(axes, self._metadata)
         known = list((parameters(closure.function) or {}).values())
         context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known), mode)
 
         def run(*leaves: Any) -> Outcome:
-            steps = _Steps(axes, closure.function, leaves, context, mode)
+            steps = _Steps(axes, closure.function, leaves, context)
             step = lifted(closure, structure, mode, steps.labels, adapt)
             traced = TracedFunction(named(step, closure.function, structure))
             outcome = steps.run(traced, leaves, **options)
@@ -209,18 +209,13 @@ class Scanned(Wrapped[P, R]):
 
 class _Steps:
     def __init__(
-        self,
-        axes: Prefixes,
-        function: Callable[..., Any],
-        leaves: Sequence[Any],
-        context: ErrorContext,
-        mode: Mode,
+        self, axes: Prefixes, function: Callable[..., Any], leaves: Sequence[Any], context: ErrorContext
     ) -> None:
         self._axes = axes
         self._context = context
         self._arguments = positioned(function, context.structure.tree)
         self.labels = axes.labels(context.structure, leaves, function, default=Carry)
-        self._streams = _shared_streams(context.structure, self.labels) if mode.updates else []
+        self._streams = _shared_streams(context.structure, self.labels) if context.mode.updates else []
         self._warned: set[str] = set()
         self._stacked: dict[int, Any] = {}  # the axes of the places whose values are stacked
 

@@ -15,7 +15,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
-from operator import attrgetter, is_
+from operator import attrgetter, is_, not_
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, SupportsIndex, overload
 
 import jax
@@ -97,20 +97,16 @@ class Call:
         leaves, tree = flatten((args, kwargs, captured))
         pattern = which_are_roots(leaves)
         self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
+        self.plain: list[Any] = list(compress(leaves, map(not_, pattern)))
         self.binding: Binding | None = None
         self.values: list[Any] = []
-        self.plain: list[Any]
-        self.structure: Structure
-        if True in pattern:
-            self.plain = [leaf for leaf, is_one in zip(leaves, pattern, strict=True) if not is_one]
+        self.structure: Structure = Structure(tree, pattern, None, key, statics)
+        if self.roots:
             self.binding, values = bind_and_read(bind_many, self.roots)
             if not mode.graph:
                 _check_trees(self.binding, self.roots, captured)
             self.values = list(values)
             self.structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
-        else:
-            self.plain = leaves
-            self.structure = Structure(tree, pattern, None, key, statics)
 
     @staticmethod
     def from_binding(structure: Structure, binding: Binding, values: Iterable[Any], plain: Iterable[Any]) -> Call:
@@ -294,9 +290,9 @@ def is_same_value(a: Any, b: Any) -> bool:
         return True
     if isinstance(a, jax.Array) or isinstance(b, jax.Array):
         return False
-    leaves_a, leaves_b = jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b)
-    trees: list[Any] = [jax.tree_util.tree_structure(a), jax.tree_util.tree_structure(b)]
-    return trees[0] == trees[1] and all(x is y for x, y in zip(leaves_a, leaves_b, strict=True))
+    flat: list[Any] = [jax.tree_util.tree_flatten(value) for value in (a, b)]
+    (leaves_a, tree_a), (leaves_b, tree_b) = flat
+    return tree_a == tree_b and all(map(is_, leaves_a, leaves_b))
 
 
 def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:
@@ -589,16 +585,14 @@ class Selection:
         if known is None:
             return
         kinds = {parameter.kind for parameter in known.values()}
-        takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         positional = [name for name, p in known.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         count = len(positional)
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             by_name = [name for name, p in known.items() if p.kind is not p.POSITIONAL_ONLY]
             _check_known(f"{option}_argnames", "parameter", [n for n in self.names if n not in known], by_name)
-        if not takes_more:
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
             unknown = [number for number in self.numbers if not -count <= number < count]
             _check_known(f"{option}_argnums", "positional parameter", unknown, dict(enumerate(positional)))
-        if not takes_more:
             self.numbers = tuple(number % count for number in self.numbers)
         places = {positional.index(name) for name in self.names if name in positional}
         self.names = (*self.names, *(positional[number] for number in self.numbers if 0 <= number < count))

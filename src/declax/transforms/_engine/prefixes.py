@@ -255,8 +255,7 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
             by_filter = filters_of_labels(spec)
             if by_filter is not None:
                 yield from by_filter[0].labels
-            for path in bind(spec).graphdef.definition.paths:
-                yield _label_in(spec, path, "the prefix")
+            yield from bind(spec).read()
         else:
             yield spec
 
@@ -323,7 +322,7 @@ def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -
     return spec
 
 
-def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef = None, value: Any = None) -> Any:
+def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef, value: Any) -> Any:
     """The label that a graph of labels has at a path, or at a place above; by filter for a leaf that was added."""
     if isinstance(graph, State):
         position = graph.definition.position(path)
@@ -626,16 +625,9 @@ def is_sharding(label: object) -> bool:
     return label is None or isinstance(label, (jax.sharding.Sharding, jax.sharding.PartitionSpec, Format))
 
 
-_SHARDINGS = LabelKind(
+SHARDINGS = LabelKind(
     ("in_shardings", "out_shardings"),
     is_sharding,
     "a sharding, a PartitionSpec, None, or a tree of these and dx.StateSharding",
     "dx.StateSharding({dx.Param: jax.P('data'), ...: None})",
 )
-
-
-def jit_shardings(in_shardings: Any, out_shardings: Any) -> Prefixes | None:
-    """The shardings that a user gave, or None."""
-    if in_shardings is None and out_shardings is None:
-        return None
-    return Prefixes(in_shardings, out_shardings, _SHARDINGS)

@@ -71,9 +71,10 @@ class Untyped(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-class ModeOptions(TypedDict, total=False):
-    """The options that all transforms have."""
+# The options of each transform, without those that decide its type.
 
+
+class ModeOptions(TypedDict, total=False):
     graph: bool | None
     graph_updates: bool | None
 
@@ -84,22 +85,18 @@ class _NumberOptions(TypedDict, total=False):
 
 
 class GradOptions(_NumberOptions, total=False):
-    """The options of gradients that do not decide their type: the gradient of a model is a State."""
+    """With these, the gradient of a model is a State."""
 
     graph: Literal[True] | None
     graph_updates: Literal[True] | None
 
 
 class AnyGradOptions(_NumberOptions, total=False):
-    """The options of gradients in any mode."""
-
     graph: bool | None
     graph_updates: bool | None
 
 
 class ScanOptions(ModeOptions, total=False):
-    """The options of `scan` that do not decide its type."""
-
     length: int | None
     reverse: bool
     unroll: int | bool
@@ -108,22 +105,16 @@ class ScanOptions(ModeOptions, total=False):
 
 
 class MapOptions(ModeOptions, total=False):
-    """The options of `vmap` and `pmap` that both have, less the axes."""
-
     axis_name: Hashable | None
     axis_size: int | None
     transform_metadata: Mapping[str, Any] | None
 
 
 class VmapOptions(MapOptions, total=False):
-    """The options of `vmap`, less the axes."""
-
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None
 
 
 class PmapOptions(MapOptions, total=False):
-    """The options of `pmap`, less the axes."""
-
     static_broadcasted_argnums: Numbers
     devices: Sequence[Any] | None
     backend: str | None
@@ -131,8 +122,6 @@ class PmapOptions(MapOptions, total=False):
 
 
 class ShardMapOptions(ModeOptions, total=False):
-    """The options of `shard_map`, less the specs of results."""
-
     mesh: Mesh | AbstractMesh | None
     in_specs: Any
     axis_names: Set[str]
@@ -140,8 +129,6 @@ class ShardMapOptions(ModeOptions, total=False):
 
 
 class RematOptions(ModeOptions, total=False):
-    """The options of `remat`."""
-
     prevent_cse: bool
     static_argnums: Numbers
     static_argnames: Names
@@ -149,14 +136,10 @@ class RematOptions(ModeOptions, total=False):
 
 
 class JaxprOptions(ModeOptions, total=False):
-    """The options of `make_jaxpr`."""
-
     static_argnums: Numbers
 
 
 class JitOptions(ModeOptions, total=False):
-    """The options of `jit`."""
-
     in_shardings: Any
     out_shardings: Any
     static_argnums: Numbers
