@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar, TypeVarTuple
 
 import jax
@@ -16,7 +17,7 @@ from declax._jax import with_short_tracebacks
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
-from declax.transforms._engine.captures import combine_functions, select_function
+from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
 from declax.transforms._engine.structure import Mode, Structure, is_root, joined, named
 from declax.transforms._engine.tracing import (
@@ -138,12 +139,12 @@ def _run(
     """Traces the branches, runs one of them, and commits its outcome."""
     for name, function in functions.items():
         checked_function(transform, name, function)
-    closure = combine_functions(*functions.values())
+    closure = Closure(tuple(functions.values()), next(iter(functions.values())))
 
     def choose(call: Call) -> Outcome:
         structure = call.structure
         traced = [
-            TracedFunction(named(lifted(closure, structure, mode, adapt=select_function(i)), function, structure))
+            TracedFunction(named(lifted(closure, structure, mode, adapt=itemgetter(i)), function, structure))
             for i, function in enumerate(functions.values())
         ]
         outcomes = [function.look(call.leaves) for function in traced]

@@ -38,7 +38,7 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
-from declax.transforms._engine.captures import Captures, RebuiltClosure, base_of, combine_functions
+from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure, base_of
 from declax.transforms._engine.lift import Call, Outcome, Plan, R, Rebuilt, Wrapped, is_same_value, run
 from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
 from declax.transforms._engine.tracing import checked_function, kept_leaves, new_values, values_at, written_leaves
@@ -150,8 +150,8 @@ class CustomVjp(Wrapped[P, R]):
         """
         for name, rule in (("fwd", fwd), ("bwd", bwd)):
             checked_function("custom_vjp", name, rule)
-        fun = self._closure.function if self._options is None else self._user
-        self._closure = combine_functions(fun, fwd, bwd)
+        fun = self._closure.user
+        self._closure = Closure((fun, fwd, bwd), fun)
         self._options = RuleOptions(self._mode, symbolic_zeros, "updates_g" in (parameters(bwd) or ()))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -161,7 +161,7 @@ class CustomVjp(Wrapped[P, R]):
             name = getattr(self, "__name__", "f")
             fix = f"{name}.defvjp(fwd, bwd)"
             raise TransformError(f"custom_vjp of {name}", "the function has no gradient rules yet", fix=fix)
-        given, user = self._positional(args, kwargs), self._user
+        given, user = self._positional(args, kwargs), self._closure.user
         fixed: dict[int, Any] = {}
         chosen: dict[int, Filter] = {}
         held: set[int] = set()
@@ -189,11 +189,6 @@ class CustomVjp(Wrapped[P, R]):
 
         result: R = run(lambda: self._bind_arguments(rest, {}), call_by_rules)
         return result
-
-    @property
-    def _user(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = self._closure.function.args[0]  # type: ignore[attr-defined]  # a partial
-        return function
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, with defaults, as in JAX."""
@@ -274,7 +269,7 @@ class _CustomCall:
         rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
-                output = rebuilt.call(rules.function.args[0], *self._with_fixed(rebuilt.args))
+                output = rebuilt.call(rules.function[0], *self._with_fixed(rebuilt.args))
                 outcome = rebuilt.conclude(output, self.options.mode)
             rules.conclude()  # last, since it changes what is outside
         self.plan = outcome.plan
@@ -289,7 +284,7 @@ class _CustomCall:
         rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():
-                pair = rebuilt.call(rules.function.args[1], *self._with_fixed(rebuilt.args))
+                pair = rebuilt.call(rules.function[1], *self._with_fixed(rebuilt.args))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise TransformError(
                     "fwd",
@@ -373,7 +368,7 @@ class _CustomCall:
         return ([cotangents.get(i) for i in range(len(self.shapes))],)
 
     def _captures_of_bwd(self) -> Captures:
-        return Captures(self.captures.function.args[2])  # type: ignore[attr-defined]  # a partial
+        return Captures(self.captures.function[2])
 
     def _nondifferentiated(self, held: Sequence[Any]) -> list[Any]:
         """The values of nondiff_argnums by position."""

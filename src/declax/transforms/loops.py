@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from declax._typing import ArrayLike
 from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, step_of, trace_until_stable
-from declax.transforms._engine.captures import Closure, combine_functions, select_function
+from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
 from declax.transforms._engine.structure import Mode, named, named_leaves, tree_of_jax
 from declax.transforms._engine.tracing import TracedFunction, check_scalar, checked_function, output_tree
@@ -58,12 +59,12 @@ def while_loop(
     checked_function("while_loop", "cond_fun", cond_fun)
     checked_function("while_loop", "body_fun", body_fun)
     mode = Mode.of(graph, graph_updates)._replace(returns=True)
-    closure = combine_functions(cond_fun, body_fun)
+    closure = Closure((cond_fun, body_fun), cond_fun)
 
     def loop(call: Call) -> Outcome:
         structure = call.structure
-        lifted_cond = lifted(closure, structure, mode, adapt=select_function(0))
-        lifted_body = lifted(closure, structure, mode, adapt=select_function(1))
+        lifted_cond = lifted(closure, structure, mode, adapt=itemgetter(0))
+        lifted_body = lifted(closure, structure, mode, adapt=itemgetter(1))
         condition = TracedFunction(named(lifted_cond, cond_fun, structure))
         body = TracedFunction(named(lifted_body, body_fun, structure))
         context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)

@@ -250,13 +250,14 @@ MAX_KEYS: Final = 1024
 class Closure:
     """A function and its captures in a call. A transform keeps it, so that its result can be captured too.
 
-    `user` is the function whose parameters name the arguments; the function itself by default.
+    `user` is the function whose parameters name the arguments; the function itself by default. As a function counts a
+    tuple of several, such as the branches of a `cond`; a model that two of them reach is one thing.
     """
 
     __slots__ = ("__weakref__", "_keys", "captures", "function", "user")
 
-    def __init__(self, function: Callable[..., Any], user: Callable[..., Any] | None = None) -> None:
-        self.function: Callable[..., Any] = function
+    def __init__(self, function: Any, user: Callable[..., Any] | None = None) -> None:
+        self.function: Any = function
         self.user: Callable[..., Any] = function if user is None else user
         self.captures: Captures | None = None
         self._keys: dict[Hashable, CaptureKey] = {}
@@ -294,11 +295,11 @@ class Captures:
       key: identifies the function and the sites of what is captured.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Any) -> None:
         method = inspect.getattr_static(type(function), "__call__", None)
         if capture_kind(function) is None and isinstance(method, types.FunctionType):
             function = types.MethodType(method, function)
-        self.function: Callable[..., Any] = function
+        self.function: Any = function
         self.sites: dict[int, list[CaptureSite]] = {}
         self.captured: list[CaptureSite] = []
         self.key: CaptureKey
@@ -406,23 +407,6 @@ def _items_of(container: Any) -> list[Any]:
 def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
     held = _items_of(container)
     return len(held) == len(items) and all(map(is_, held, items))
-
-
-# ----------------------------------------------------------------- several functions in one call
-
-
-def combine_functions(*functions: Callable[..., Any]) -> Closure:
-    """One Closure for several functions, as the branches of a `cond`; a model that two of them reach is one thing."""
-    return Closure(functools.partial(_hold, *functions), functions[0])
-
-
-def _hold(*functions: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    return functions
-
-
-def select_function(number: int) -> Callable[[Any], Callable[..., Any]]:
-    """A function that selects one of several functions, for `lifted`."""
-    return lambda held: held.args[number]
 
 
 # ----------------------------------------------------------------- the function over other nodes

@@ -464,7 +464,7 @@ def lifted(
     structure: Structure,
     mode: Mode = Mode(),  # noqa: B008  # immutable
     labels: Labels | None = None,
-    adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    adapt: Callable[[Any], Callable[..., Any]] | None = None,
     donated: Collection[int] = (),
 ) -> Callable[..., Outcome]:
     """A function of the leaves of a call that rebuilds objects and calls the user's.

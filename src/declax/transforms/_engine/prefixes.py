@@ -252,9 +252,8 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
         elif isinstance(spec, State):
             yield from spec.leaves
         elif is_root(spec):
-            by_filter = filters_of_labels(spec)
-            if by_filter is not None:
-                yield from by_filter[0].labels
+            by_filter, _ = filters_of_labels(spec)
+            yield from () if by_filter is None else by_filter.labels
             yield from bind(spec).read()
         else:
             yield spec
@@ -330,10 +329,9 @@ def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef, value: Any)
     else:
         held = _walk(graph, path)
     if held is MISSING:
-        by_filter = filters_of_labels(graph)
+        by_filter, above = filters_of_labels(graph)
         if by_filter is not None:
-            spec, above = by_filter
-            return label_by_filter(spec, (*above, *path), held_at(leaf_def, value), where)
+            return label_by_filter(by_filter, (*above, *path), held_at(leaf_def, value), where)
         raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
     return held._raw if isinstance(held, Variable) else held  # labels are not values, so `raw_value` must not warn
 

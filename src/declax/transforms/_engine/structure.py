@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import chain, compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 import jax
 import numpy as np
@@ -146,29 +146,25 @@ def is_array_like(value: object) -> bool:
     return is_leaf(value) or hasattr(value, "__jax_array__") or hasattr(value, "dtype")
 
 
-_labels: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
-"""The graphs of labels, by identity."""
-_labels_by_filter: Final[dict[int, tuple[Any, Path]]] = {}
-"""For graphs of labels that were made by filters: the filters, and the path that they see for the graph."""
+_labels: Final[dict[int, tuple[Any, Path]]] = {}
+"""For graphs of labels, by identity: the filters that gave the labels, or None, and the path that they see for it."""
 
 
 def add_labels(graph: object, by_filter: Any, path: Path) -> None:
-    """Records that a graph holds labels in place of arrays; with the filters that gave them, or None."""
+    """Records that a graph holds labels in place of arrays."""
     key = id(graph)
-    _labels[key] = graph
-    if by_filter is not None:
-        _labels_by_filter[key] = by_filter, path
-        finalize(graph, _labels_by_filter.pop, key, None).atexit = False
+    _labels[key] = by_filter, path
+    finalize(graph, _labels.pop, key, None).atexit = False
 
 
 def is_labels(root: object) -> bool:
     """Whether a root holds labels, as from `prefix`: it is not a model, and transforms ignore it."""
-    return _labels.get(id(root)) is root
+    return id(root) in _labels
 
 
-def filters_of_labels(graph: object) -> tuple[Any, Path] | None:
-    """The filters that gave the labels of a graph, and the path that they see for it."""
-    return _labels_by_filter.get(id(graph)) if is_labels(graph) else None
+def filters_of_labels(graph: object) -> tuple[Any, Path]:
+    """The filters that gave the labels of a graph, or None, and the path that they see for it."""
+    return _labels.get(id(graph), (None, ()))
 
 
 def is_finished(root: object) -> bool:
