@@ -179,7 +179,6 @@ def step_of(
     origins: dict[int, int] = {place: place for place in new}
     places: dict[int, int] = {}
     if labels is not None:
-        assert outcome.plan.labels is not None  # the function has labels
         new = dict(zip(new, outcome.plan.labels, strict=False))  # behind them are those of the output
     if change is not None:
         roots = {sum(is_root[:a]): sum(is_root_returned[:b]) for a, b in pairs if is_root[a]}

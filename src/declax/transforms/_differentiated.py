@@ -217,7 +217,8 @@ class ArgumentLeaves:
         for part in chain.from_iterable(target.parts for target in targets):
             chosen.setdefault(part.rank, set()).update(part.positions)
         differentiated = set().union(*chosen.values())
-        for rank, root in enumerate(self._call.roots[: _number_of_passed(structure)]):
+        passed = len(structure.is_root) - structure.tree.children()[2].num_leaves  # captured ones follow
+        for rank, root in enumerate(self._call.roots[: sum(structure.is_root[:passed])]):
             definition, positions, _ = self._part(root, ..., rank)
             assert definition is not None  # it is a root
             for path, leaf_def, position in zip(definition.paths, definition.leaf_defs, positions, strict=True):
@@ -243,12 +244,6 @@ class ArgumentLeaves:
             problem = "this is not a real or complex number, so it has no gradient"
             fix = "argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True"
             raise TransformError(name, problem, got=describe(leaf), fix=fix)
-
-
-def _number_of_passed(structure: Structure) -> int:
-    """The number of roots that are arguments; captured ones follow."""
-    captured = structure.tree.children()[2].num_leaves
-    return sum(structure.is_root[: len(structure.is_root) - captured])
 
 
 def arguments_of(structure: Structure, found: Mapping[int, Any]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ leaf of a captured model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param
 from declax._lazy import lazy_names
-from declax._typing import MISSING, Missing
+from declax._typing import MISSING, ArrayLike, Missing
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
@@ -48,12 +48,10 @@ if TYPE_CHECKING:
         A,
         AnyGradOptions,
         B,
-        Both,
         F,
         First,
         GradOptions,
         L,
-        Loss,
         LossAuxOf,
         LossOf,
         LossOf2,
@@ -66,7 +64,6 @@ if TYPE_CHECKING:
         OfValueAndGrad,
         OfValueAndGradAux,
         P,
-        Second,
         Untyped,
         V,
         X,
@@ -123,15 +120,15 @@ def grad(
 ) -> Of[L, P, jax.Array]: ...
 @overload
 def grad(
-    f: LossOf2[B, A, P], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[B, A, P], *, argnums: Literal[1], has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[B, A, P, A]: ...
 @overload
 def grad(
-    f: LossOf2[M, A, P], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[M, A, P], *, argnums: tuple[First, Literal[1]], has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[M, A, P, tuple[State[M], A]]: ...
 @overload
 def grad(
-    f: Loss[P], *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
+    f: Callable[P, ArrayLike], *, argnums: DiffState, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Callable[P, State[Any]]: ...
 @overload
 def grad(

@@ -57,9 +57,6 @@ def cond(
       operands: the arguments.
       graph, graph_updates: as in `jit`.
 
-    Returns:
-      The result of the function.
-
     Raises:
       TransformError: the functions return different structures, shapes or dtypes, or leave the models in
         different structures.
@@ -99,9 +96,6 @@ def switch(
       branches: the functions, of the same arguments.
       operands: the arguments.
       graph, graph_updates: as in `jit`.
-
-    Returns:
-      The result of the function.
 
     Raises:
       TransformError: `branches` is empty, or the functions do not match; see `cond`.

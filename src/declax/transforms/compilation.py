@@ -162,6 +162,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
 
     __slots__ = ("_entry",)  # a slot, since each call reads it
 
+    _transform = "jit"
     _entry: CacheEntry | None
 
     def __init__(
@@ -273,9 +274,6 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         """How many times the function was traced; `explain_retrace` says why."""
         return self._traces.count
 
-    def __repr__(self) -> str:
-        return f"jit({self._closure.function!r})"
-
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
         """Traces the function for arguments, without compiling or running it.
 
@@ -340,9 +338,6 @@ def cached_partial(
       graph: False where each of them has to be a tree; None for the default of `set_graph_mode`.
       graph_updates: what transforms inside of the call take for their default, see `set_graph_updates`; None leaves it
         as it is.
-
-    Returns:
-      The function of the other arguments.
 
     Raises:
       TransformError: `f` is not a function.

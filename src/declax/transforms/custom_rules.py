@@ -124,6 +124,8 @@ class RuleOptions(NamedTuple):
 class CustomVjp(Wrapped[P, R]):
     """A function with gradient rules; see `custom_vjp`."""
 
+    _transform = "custom_vjp"
+
     def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
         checked_function("custom_vjp", "fun", fun)
         super().__init__(fun, mode)
@@ -201,9 +203,6 @@ class CustomVjp(Wrapped[P, R]):
             )
         return bound
 
-    def __repr__(self) -> str:
-        return f"custom_vjp({getattr(self, '__qualname__', self._closure.function)})"
-
 
 def _is_traced(value: Any) -> bool:
     """Whether a value holds a model or a traced array."""
@@ -265,7 +264,6 @@ class _CustomCall:
     # ------------------------------------------------------------- the function, and fwd
 
     def primal(self, leaves: Sequence[Any]) -> Outcome:
-        """The function."""
         rebuilt = Rebuilt(self.structure, leaves)
         with RebuiltClosure(self.captures, rebuilt.captured) as rules:
             with uncaptured_reads.body():

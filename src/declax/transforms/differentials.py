@@ -288,7 +288,6 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
 
 
 def _nonzero_tangents(arguments: ArgumentLeaves, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
-    """The tangents that are not zero."""
     nonzero: Derivatives = {}
     for number, tangent in enumerate(tangents):
         target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"

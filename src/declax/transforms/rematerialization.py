@@ -58,9 +58,6 @@ def remat(
       policy: which values are kept, as in `jax.checkpoint`.
       graph, graph_updates: as in `jit`.
 
-    Returns:
-      The function.
-
     Raises:
       TransformError: `f` is not a function, or an option does not match it.
 
@@ -92,6 +89,8 @@ def remat(
 class Rematerialized(Wrapped[P, R]):
     """A function whose gradients recompute intermediate values; see `remat`."""
 
+    _transform = "remat"
+
     def __init__(self, f: Callable[P, R], static: Selection, options: dict[str, Any], mode: Mode) -> None:
         super().__init__(f, mode, static)
         self._options = options
@@ -114,6 +113,3 @@ class Rematerialized(Wrapped[P, R]):
         function = named(function, self._closure.function, call.structure)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
         return made
-
-    def __repr__(self) -> str:
-        return f"remat({getattr(self, '__qualname__', self._closure.function)})"

@@ -125,7 +125,6 @@ def _over_devices(
         out = (None, groups.known)
         result = _pmap(in_groups(body, groups), call, labels, out_axes=out, **options, **placed)
         outcome = Outcome(*from_groups(result))
-        assert outcome.plan.labels is not None  # the function has labels
         if None in outcome.plan.labels:  # a trace under `jax.vmap` tells what differs between instances
             look = functools.partial(check_shared, call, labels, warned, transform="pmap")
             checked = in_groups(body, groups, look)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
@@ -20,7 +20,7 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, has_step_axis, step_of, trace_until_stable
 from declax.transforms._engine.captures import Captures, content_of
-from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, run, wait
+from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, program_for, run, wait
 from declax.transforms._engine.prefixes import (
     STEP_AXES,
     Carry,
@@ -107,9 +107,6 @@ def scan(
         mesh splits new ones by this name too.
       graph, graph_updates: as in `jit`.
 
-    Returns:
-      A function of the same arguments that runs all steps.
-
     Raises:
       TransformError: axes or lengths do not match; a carried value changes its structure, shape or dtype, or is a
         new model in place of the one that the step received.
@@ -137,6 +134,8 @@ def scan(
 class Scanned(Wrapped[P, R]):
     """A function that runs all steps; see `scan`."""
 
+    _transform = "scan"
+
     def __init__(
         self,
         f: Callable[P, R],
@@ -154,7 +153,7 @@ class Scanned(Wrapped[P, R]):
     def _forget(self) -> None:
         self._seen: list[Any] = []
         self._traces = 0
-        self._programs: dict[Structure, Callable[..., Outcome]] = {}
+        self._programs: dict[Hashable, Callable[..., Outcome]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function step by step."""
@@ -177,10 +176,7 @@ class Scanned(Wrapped[P, R]):
             return self._program(structure)
         if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             self._seen, self._programs = seen, {}
-        program = self._programs.get(structure)
-        if program is None:
-            program = self._programs[structure] = self._program(structure)
-        return program
+        return program_for(self._programs, structure, lambda: self._program(structure))
 
     def _closed_over(self, captures: Captures | None) -> list[Any]:
         return [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]
@@ -202,9 +198,6 @@ class Scanned(Wrapped[P, R]):
             return outcome
 
         return jax.jit(run, inline=True)
-
-    def __repr__(self) -> str:
-        return f"scan({self._closure.function!r})"
 
 
 class _Steps:
@@ -272,7 +265,6 @@ class _Steps:
             raise _unequal_carries([part.name for part in given], [part.name for part in returned])
         pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
         step, self._stacked = step_of(outcome, pairs, is_root, self._context, self.labels)
-        assert outcome.plan.labels is not None  # the function has labels
         if self._streams:
             warn_of_equal_draws("scan", step.structure, self.labels, outcome.plan, outcome.new, self._warned)
         of_output = outcome.plan.labels[len(new_values(outcome.plan)) :]
@@ -358,16 +350,14 @@ def _move_axis(value: Any, source: int, destination: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, source, destination), value)
 
 
-def _types_of_steps(xs: Any) -> list[Any]:
+def _types_of_steps(xs: list[Any]) -> list[Any]:
     """The types of the slices of arrays that are scanned along axis 0."""
-    leaves, tree = jax.tree_util.tree_flatten(xs)
     found: list[Any] = []
 
-    def see(*parts: Any) -> int:
-        found.extend(map(jax.typeof, parts))
+    def see(slices: Any) -> int:
+        found.append(jax.tree.map(jax.typeof, slices))
         return 0
 
-    if leaves:
-        jax.eval_shape(jax.vmap(see, out_axes=None), *leaves)
-    types: list[Any] = jax.tree_util.tree_unflatten(tree, found)
-    return types
+    if jax.tree_util.tree_leaves(xs):
+        jax.eval_shape(jax.vmap(see, out_axes=None), xs)
+    return found[0] if found else xs

@@ -65,9 +65,6 @@ def shard_map(
       check_vma: whether to check that values that are not split do not vary.
       graph, graph_updates: as in `jit`.
 
-    Returns:
-      The mapped function.
-
     Raises:
       TransformError: specs do not match the arguments, their shapes or the mesh; a value varies along an axis that
         its spec does not name.
@@ -159,7 +156,7 @@ def _check_results(
     """Checks the specs of the results; warns if all instances draw the same random numbers."""
     if any(labels.plain):  # where only weights are split, all devices shall draw the same
         warn_of_equal_draws("shard_map", call.structure, labels, plan, leaves, warned, call.values)
-    for number, (label, leaf) in enumerate(zip(_filled(plan.labels or ()), leaves, strict=True)):
+    for number, (label, leaf) in enumerate(zip(_filled(plan.labels), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
             raise cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
         named = {name for entry in label for name in names_of_entry(entry)}

@@ -145,7 +145,6 @@ def check_shared(
     call: Call, labels: Labels, warned: set[str], plan: Plan, leaves: Sequence[Any], *, transform: str = "vmap"
 ) -> None:
     """Checks the leaves without an axis that a mapped function set; warns if all instances draw the same numbers."""
-    assert plan.labels is not None  # the function has labels
     for number, (label, value) in enumerate(zip(plan.labels, leaves, strict=True)):
         if label is None:
             if _is_mapped(value):
@@ -171,11 +170,7 @@ def check_refs(call: Call, transform: str, is_refused: Sequence[bool]) -> None:
 
 def _is_mapped(value: Any) -> bool:
     """Whether a value differs between the instances of the function being traced."""
-    if isinstance(value, Tracer):
-        return _jax.is_mapped(value)
-    return not isinstance(value, jax.Array) and any(
-        isinstance(leaf, Tracer) and _jax.is_mapped(leaf) for leaf in jax.tree.leaves(value)
-    )
+    return any(isinstance(leaf, Tracer) and _jax.is_mapped(leaf) for leaf in jax.tree.leaves(value))
 
 
 def _differs(call: Call, plan: Plan, number: int) -> TransformError:
@@ -204,7 +199,7 @@ def warn_of_equal_draws(
 ) -> None:
     """Warns, once for each path, if a stream without an axis counts draws; a count that is one of `given` does not."""
     graphdef = structure.graphdef
-    for (path, leaf_def), label, value in zip(leaves_set(structure, plan), plan.labels or (), leaves, strict=False):
+    for (path, leaf_def), label, value in zip(leaves_set(structure, plan), plan.labels, leaves, strict=False):
         if _has_axis(label) or leaf_def is None or not issubclass(leaf_def[0], RngCount):
             continue
         key = None if graphdef is None else graphdef.definition.position((*path[:-1], "key"))

@@ -60,7 +60,6 @@ class Names(dict[str, Any]):
                 self[name] = self._lent[name] = value
 
     def replace(self, name: str, value: Any) -> None:
-        """Replaces a captured object."""
         self[name] = self.replaced[name] = value
 
     def assigned(self) -> dict[str, Any]:
@@ -238,11 +237,6 @@ def is_library(function: types.FunctionType) -> bool:
     return is_of_library(name) and vars(sys.modules.get(str(name), types)) is names
 
 
-def is_of_module(function: types.FunctionType, names: dict[str, Any]) -> bool:
-    """Whether a function is, or looks like one, of the module of these names, or was made by a library."""
-    return is_library(function) or function.__module__ == base_of(names).get("__name__")
-
-
 MAX_KEYS: Final = 1024
 """For how many different captures one function keeps the keys; the oldest goes first."""
 
@@ -277,8 +271,7 @@ class Closure:
 
     def captures_of(self, key: CaptureKey) -> Captures:
         """The captures of the call that is traced now, also after the function has changed them."""
-        captures: Captures | None = key.captures()
-        return self.find() if captures is None else captures
+        return key.captures() or self.find()
 
 
 _kinds[Closure] = CaptureKind.CLOSURE
@@ -348,7 +341,8 @@ class Captures:
                 self.captured.append(site)
             return False
         if site.kind == "name" and kind is CaptureKind.FUNCTION:
-            return is_of_module(site.content, site.source)
+            # of the module, or, as `functools.wraps` makes it, looking like one of it; or made by a library
+            return is_library(site.content) or site.content.__module__ == base_of(site.source).get("__name__")
         return kind is not None
 
     def _reaching(self) -> set[int]:
@@ -374,10 +368,8 @@ class Captures:
 
     def variables(self) -> tuple[str | None, ...]:
         """The name by which the function knows each captured node; None if it has none."""
-        found: dict[int, str | None] = {}
-        for site in self.captured:
-            found[id(site.content)] = found.get(id(site.content)) or (site.key if isinstance(site.key, str) else None)
-        return tuple(found[id(node)] for node in self.values)
+        names = {id(site.content): site.key for site in reversed(self.captured) if isinstance(site.key, str)}
+        return tuple(names.get(id(node)) for node in self.values)
 
     # ------------------------------------------------------------- before each call
 

@@ -7,7 +7,6 @@ function, and returns its results and changes as an `Outcome`, which `commit` ap
 from __future__ import annotations
 
 import copy
-import enum
 import functools
 import inspect
 import itertools
@@ -219,9 +218,7 @@ class Rebuilt:
             if not any(map(found.is_in_container, changed)) and not any(is_ref(values[i]) for i in changed):
                 if not changed:
                     return Outcome(_unchanged(labels, tree), (), output)
-                found_labels = None
-                if labels is not None:
-                    found_labels = [labels.leaves[i] for i in changed] + labels.of_results(tree)
+                found_labels = () if labels is None else [labels.leaves[i] for i in changed] + labels.of_results(tree)
                 plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
         return self._conclude_structural(found, leaves, tree, labels, tuple(pattern), donated)
@@ -254,7 +251,7 @@ class Rebuilt:
             if leaf not in donated and is_same_value(values[place], self._values[leaf]):
                 kept[place] = leaf
         change = change._replace(kept=tuple(kept))
-        of_results = None
+        of_results: Sequence[Any] = ()
         if labels is not None:
             of_graph, of_plain = labels.of_change(change, values, pattern, tree)
             change = change._replace(kept=labels.keep(change.kept, of_graph, values))
@@ -329,10 +326,10 @@ class Plan:
         change: StructureChange | None = None,
         tree: Any = None,
         is_root: tuple[bool, ...] = (),
-        labels: list[Any] | None = None,
+        labels: Sequence[Any] = (),
     ) -> None:
         self.changed: tuple[int, ...] = changed
-        self.labels: list[Any] | None = labels
+        self.labels: Sequence[Any] = labels
         self.change: StructureChange | None = change
         self.tree: Any = tree
         self.is_root: tuple[bool, ...] = is_root
@@ -377,13 +374,7 @@ class Outcome:
 jax.tree_util.register_dataclass(Outcome, data_fields=["new", "output"], meta_fields=["plan"])
 
 
-class Conflict(enum.Enum):
-    """The type of `CONFLICT`."""
-
-    CONFLICT = enum.auto()
-
-
-CONFLICT: Final = Conflict.CONFLICT
+CONFLICT: Final = object()
 """The result of a commit that wrote nothing: another thread wrote first, so the call runs again."""
 
 
@@ -682,12 +673,17 @@ MAX_PROGRAMS = 1024
 class Wrapped(Generic[P, R]):
     """A function that a transform has made of another; also usable as a method."""
 
+    _transform: ClassVar[str]
+
     def __init__(self, function: Callable[P, R], mode: Mode, static: Selection | None = None) -> None:
         look_like(self, function)
         self._closure = Closure(function)
         self._mode = mode
         self._static = Selection(function, "static", None, None) if static is None else static
         self._forget()
+
+    def __repr__(self) -> str:
+        return f"{self._transform}({self._closure.user!r})"
 
     def _forget(self) -> None:
         """Drops the cached programs of the function."""

@@ -254,7 +254,8 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
         elif is_root(spec):
             by_filter, _ = filters_of_labels(spec)
             yield from () if by_filter is None else by_filter.labels
-            yield from bind(spec).read()
+            for path in bind(spec).graphdef.definition.paths:
+                yield _label_in(spec, path, "the prefix")
         else:
             yield spec
 
@@ -321,7 +322,7 @@ def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -
     return spec
 
 
-def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef, value: Any) -> Any:
+def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef = None, value: Any = None) -> Any:
     """The label that a graph of labels has at a path, or at a place above; by filter for a leaf that was added."""
     if isinstance(graph, State):
         position = graph.definition.position(path)
@@ -577,7 +578,6 @@ def in_groups(
         outcome = function(*leaves)
         output, tree = jax.tree_util.tree_flatten(outcome.output)
         results = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
-        assert outcome.plan.labels is not None  # the function has labels
         if check is not None:
             check(outcome.plan, results)
         numbers = [groups.number[type(label), label] for label in outcome.plan.labels]

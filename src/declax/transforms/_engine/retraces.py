@@ -117,13 +117,8 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
 
 
 def _lines(name: str, traces: Traces) -> list[str]:
-    if not traces.last:
-        return [f"{name} was not traced yet."]
-    *earlier, last = traces.last
-    if not earlier:
-        return [f"{name} was traced once."]
-    found = differences(earlier[-1], last)
-    lines = [f"{name} was traced {traces.count} times. What changed the last time:"]
-    if not found:
-        lines.append("  nothing that declax sees: JAX dropped its trace, or its configuration was changed")
-    return [*lines, *(f"  {difference}" for difference in found)]
+    if len(traces.last) < 2:
+        return [f"{name} was traced once." if traces.last else f"{name} was not traced yet."]
+    found = differences(*traces.last)
+    found = found or ["nothing that declax sees: JAX dropped its trace, or its configuration was changed"]
+    return [f"{name} was traced {traces.count} times. What changed the last time:", *(f"  {one}" for one in found)]

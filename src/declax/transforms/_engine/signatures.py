@@ -41,14 +41,11 @@ Of: TypeAlias = Callable[Concatenate[B, P], R]
 Of2: TypeAlias = Callable[Concatenate[B, C, P], R]
 """A function whose first arguments are a `B` and a `C`, by position."""
 
-Loss: TypeAlias = Callable[P, ArrayLike]
 LossOf: TypeAlias = Callable[Concatenate[B, P], ArrayLike]
 LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
 LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
 
 First: TypeAlias = Literal[0]
-Second: TypeAlias = Literal[1]
-Both: TypeAlias = tuple[Literal[0], Literal[1]]
 Yes: TypeAlias = Literal[True]
 No: TypeAlias = Literal[False]
 

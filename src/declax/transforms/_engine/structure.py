@@ -580,13 +580,7 @@ def _deleted(found: list[tuple[str, Any]]) -> TransformError | None:
 
 
 def unless_deleted(function: Callable[..., Any], structure: Structure, donated: Sequence[int]) -> Callable[..., Any]:
-    """A compiled function that refuses arrays of a State which it has taken: on several devices, XLA crashes instead.
-
-    Args:
-      function: takes the leaves of a call.
-      structure: of the call.
-      donated: the positions of donated leaves, of which there is one at least.
-    """
+    """A compiled function that refuses arrays of a State that it has taken: on several devices, XLA would crash."""
 
     def run(*leaves: Any) -> Any:
         first = leaves[donated[0]]

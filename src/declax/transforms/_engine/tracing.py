@@ -177,7 +177,6 @@ def differing_leaf(tree: Any, other: Any) -> list[Any]:
 
 
 def checked_function(where: str, name: str, function: object) -> None:
-    """Checks that an argument is a function."""
     if not callable(function):
         fix = f"dx.{where}(...), with a function as {name}"
         raise TransformError(f"{where}, {name}", "this is not a function", got=describe(function), fix=fix)
