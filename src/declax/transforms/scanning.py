@@ -252,13 +252,11 @@ class _Steps:
         tree, is_root = output_tree(outcome)
         is_root_given = self._context.structure.is_root
         prefix = self._axes.of_arguments
-        if prefix is Carry and len(self._arguments.tree.children()) == 1:
+        if prefix is Carry and len(self._arguments) == 1:
             prefix = (Carry,)
-        given = [
-            part._replace(leaves=[self._arguments.leaves[i] for i in part.leaves])
-            for part in _carried_parts(prefix, self._arguments.tree, is_root_given, self._name)
-        ]
-        returned = _carried_parts(self._axes.of_results, tree, is_root, functools.partial(joined, "the output"))
+        given = _carried_parts(prefix, self._arguments, is_root_given, self._name)
+        numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        returned = _carried_parts(self._axes.of_results, numbered, is_root, functools.partial(joined, "the output"))
         if len(given) != len(returned):  # models need not be returned
             given = [part for part in given if not all(part.is_root[leaf] for leaf in part.leaves)]
         if len(given) != len(returned):
@@ -315,11 +313,10 @@ def _unequal_carries(given: Sequence[str], returned: Sequence[str]) -> Transform
 
 
 def _carried_parts(
-    prefix: Any, tree: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]
+    prefix: Any, numbered: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]
 ) -> list[Subtree]:
-    """The parts of a tree that a prefix labels `Carry`."""
+    """The parts of a tree of numbers that a prefix labels `Carry`."""
     found: list[Subtree] = []
-    numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
 
     def see(keys: Any, label: Any, below: Any) -> None:
         if label is Carry:

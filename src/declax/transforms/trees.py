@@ -223,7 +223,8 @@ def _labels_of(prefix: Any, treedef: Any, where: str) -> list[Any]:
     if prefix is MISSING:
         return [MISSING] * treedef.num_leaves
     is_label: Callable[[object], bool] = lambda x: x is None or is_node_states(x) or jax.tree_util.all_leaves([x])  # noqa: E731
-    return spread(prefix, treedef, where, is_label)
+    numbered = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
+    return [*spread(prefix, numbered, where, is_label).values()]
 
 
 def _plain_path(keys: Iterable[Any]) -> Path:

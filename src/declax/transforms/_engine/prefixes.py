@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -41,8 +40,6 @@ from declax.transforms._engine.structure import (
 )
 
 L = TypeVar("L")
-
-_NOTHING: Any = jax.tree_util.tree_structure(None)
 
 # --- what users write ----------------------------------------------------------
 
@@ -192,15 +189,15 @@ class Prefixes:
     ) -> Labels:
         """The label of each leaf of a call."""
         arguments = positioned(function, structure.tree, skipped)
-        specs = [of_keywords] * sum(part.num_leaves for part in structure.tree.children()[:2])
-        found = spread(self.of_arguments, arguments.tree, self._kind.names[0], self._kind.is_label)
-        for number, spec in zip(arguments.leaves, found, strict=True):
-            specs[number] = spec
+        found = spread(self.of_arguments, arguments, self._kind.names[0], self._kind.is_label)
+        count = sum(part.num_leaves for part in structure.tree.children()[:2])
+        specs = [found.get(number, of_keywords) for number in range(count)]
         return Labels(structure, leaves, specs, self.specs_of_result, self._kind.names, default)
 
     def specs_of_result(self, tree: Any) -> Sequence[Any]:
         """The spec of each leaf of a result."""
-        return spread(self.of_results, tree, self._kind.names[1], self._kind.is_label)
+        numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        return [*spread(self.of_results, numbered, self._kind.names[1], self._kind.is_label).values()]
 
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""
@@ -209,27 +206,16 @@ class Prefixes:
         return OutputGroups((*more, *labels.leaves, *written))
 
 
-class Positioned(NamedTuple):
-    """The tree of the positioned arguments of a call, and the numbers of its leaves."""
+def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> tuple[Any, ...]:
+    """The arguments of a call that have a position, also by name, with numbers in place of their leaves; None for gaps.
 
-    tree: Any
-    leaves: Sequence[int]
-
-
-def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> Positioned:
-    """The arguments of a call that have a position, also by name; the call has none at skipped positions."""
-    args, kwargs, *_ = tree.children()
-    parts, count = [*args.children(), *kwargs.children()], len(args.children())
-    ends = accumulate(part.num_leaves for part in parts)
-    numbered = [(part, range(end - part.num_leaves, end)) for part, end in zip(parts, ends, strict=True)]
-    listed, places = numbered[:count], _places(function, skipped) if kwargs.children() else []
-    for name, found in zip(kwargs.node_data()[1], numbered[count:], strict=True):
-        place = places.index(name) if name in places else -1
-        if place >= count:  # others have no position, or one that is taken, which is an error of the call
-            listed += [(_NOTHING, range(0))] * (place + 1 - len(listed))
-            listed[place] = found
-    numbers = [number for _, numbers in listed for number in numbers]
-    return Positioned(jax.tree_util.treedef_tuple([part for part, _ in listed]), numbers)
+    The call has no arguments at skipped positions.
+    """
+    args, kwargs, *_ = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    names = _places(function, skipped) if kwargs else []
+    by_name = {names.index(name): value for name, value in kwargs.items() if name in names}
+    end = max(by_name, default=-1) + 1  # an argument by name at a place that is taken is an error of the call
+    return (*args, *(by_name.get(place) for place in range(len(args), end)))
 
 
 def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str | None]:
@@ -265,10 +251,9 @@ def is_spec(value: object, is_label: Callable[[object], bool]) -> bool:
     return is_label(value) or isinstance(value, (StateLabels, State)) or is_root(value)
 
 
-def spread(prefix: Any, tree: Any, where: str, is_label: Callable[[object], bool]) -> list[Any]:
-    """The spec of each leaf of a tree, from a prefix of it."""
-    specs: list[Any] = [None] * tree.num_leaves
-    numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], bool]) -> dict[int, Any]:
+    """The spec of each leaf of a tree of numbers, in order, from a prefix of it."""
+    specs: dict[int, Any] = {}
 
     def give(spec: Any, below: Any) -> None:
         if isinstance(spec, State) and isinstance(below, State):  # a prefix of it, not labels of a model's leaves
