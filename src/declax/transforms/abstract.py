@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import jax
 
@@ -13,19 +13,14 @@ from declax._jax import with_short_tracebacks
 from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Numbers, Outcome, Rebuilt, Selection, lifted, look_like
-from declax.transforms._engine.structure import Mode, explain
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Rebuilt, Selection, lifted, look_like
+from declax.transforms._engine.structure import Mode, checked_function, explain
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from jax.extend.core import ClosedJaxpr
 
     from declax.transforms._engine.signatures import JaxprOptions
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -56,8 +51,7 @@ def eval_shape(
     >>> dx.eval_shape(lambda: dx.Param(jnp.zeros((1_000_000, 1_000_000)))).shape
     (1000000, 1000000)
     """
-    checked_function("eval_shape", "f", f)
-    closure = Closure(f)
+    closure = Closure(checked_function("eval_shape", "f", f))
     mode = Mode.of(graph, graph_updates)._replace(updates=True)  # of copies of the arguments
     call = Call(args, kwargs, mode, closure.find())
     shapes = Shapes()
@@ -102,8 +96,7 @@ def make_jaxpr(
     mode = Mode.of(graph, graph_updates)
 
     def trace(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("make_jaxpr", "f", f)
-        closure = Closure(f)
+        closure = Closure(checked_function("make_jaxpr", "f", f))
         static = Selection(f, "static", static_argnums, None)
 
         @with_short_tracebacks

@@ -12,7 +12,7 @@ leaf of a captured model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,10 @@ from declax.transforms._differentiated import (
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, is_array_like, name_of, parameters
-from declax.transforms._engine.tracing import checked_function, text_of_type
+from declax.transforms._engine.structure import Mode, checked_function, is_array_like, name_of, parameters
+from declax.transforms._engine.tracing import text_of_type
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax._state.states import State
     from declax.transforms._engine.signatures import (
         VX,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, overload
 
 import jax
 
@@ -18,13 +18,10 @@ from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, leaf_origins, look_like
+from declax.transforms._engine.lift import Call, Outcome, P, R, leaf_origins, look_like
 from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
-from declax.transforms._engine.structure import Mode, Structure, is_root, names_of_outputs
-from declax.transforms._engine.tracing import checked_function, new_values
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_root, names_of_outputs
+from declax.transforms._engine.tracing import new_values
 
 PARTITION_NAME: Final = "partition_name"
 """The key of ``transform_metadata=`` that names the axis which a transform maps over."""
@@ -79,8 +76,8 @@ def transform_metadata(
     check_metadata(metadata)
 
     def name(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("transform_metadata", "f", f)
-        return look_like(_named(Closure(f), axes, metadata, mode), f)
+        closure = Closure(checked_function("transform_metadata", "f", f))
+        return look_like(_named(closure, axes, metadata, mode), f)
 
     return name if f is MISSING else name(f)
 

@@ -19,11 +19,10 @@ from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.structure import Mode, Structure, is_root, joined, named
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_root, joined, named
 from declax.transforms._engine.tracing import (
     TracedFunction,
     check_scalar,
-    checked_function,
     concluded,
     differing_leaf,
     kept_leaves,

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, TypeVar, Unpack, cast, overload
 
 import jax
 from jax.sharding import NamedSharding
@@ -34,6 +34,7 @@ from declax.transforms._engine.lift import (
     Names,
     Numbers,
     Outcome,
+    P,
     Plan,
     R,
     Selection,
@@ -53,6 +54,7 @@ from declax.transforms._engine.structure import (
     Structure,
     Trace,
     Traces,
+    checked_function,
     deleted_leaves,
     explain,
     is_leaf,
@@ -60,12 +62,10 @@ from declax.transforms._engine.structure import (
     named,
     unless_deleted,
 )
-from declax.transforms._engine.tracing import checked_function, written_leaves
+from declax.transforms._engine.tracing import written_leaves
 from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.prefixes import StateSharding as StateSharding
     from declax.transforms._engine.signatures import JitOptions, ModeOptions
     from declax.transforms.sharding import shard_map as shard_map
@@ -79,7 +79,6 @@ else:
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-P = ParamSpec("P")
 
 _acquire, _release = epoch.committing.acquire, epoch.committing.release
 """In half of the time of a `with`. Between `try` and the first, the interpreter does not look for signals."""

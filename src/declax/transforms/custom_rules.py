@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +39,21 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure, base_of
-from declax.transforms._engine.lift import Call, Outcome, Plan, R, Rebuilt, Wrapped, is_same_value, run
-from declax.transforms._engine.structure import Mode, Statics, Structure, is_root, names_of_call, parameters
-from declax.transforms._engine.tracing import checked_function, kept_leaves, new_values, values_at, written_leaves
+from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, Rebuilt, Wrapped, is_same_value, run
+from declax.transforms._engine.structure import (
+    Mode,
+    Statics,
+    Structure,
+    checked_function,
+    is_root,
+    names_of_call,
+    parameters,
+)
+from declax.transforms._engine.tracing import kept_leaves, new_values, values_at, written_leaves
 from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import ModeOptions
-
-P = ParamSpec("P")
 
 
 @overload

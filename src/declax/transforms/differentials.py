@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 import jax
 
@@ -25,12 +25,9 @@ from declax.transforms._differentiated import (
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, Structure, is_array_like, no_array
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, no_array
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import ModeOptions
 
 P = ParamSpec("P")
@@ -138,8 +135,7 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
     """
 
     def prepare(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("vjp", "f", f)
-        closure, mode = Closure(f), Mode.of(graph, graph_updates)
+        closure, mode = Closure(checked_function("vjp", "f", f)), Mode.of(graph, graph_updates)
 
         def with_pullback(*primals: Any) -> Any:
             return _vjp(closure, mode, primals, has_aux)
@@ -247,8 +243,7 @@ def jvp(
     """
 
     def prepare(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("jvp", "f", f)
-        closure, mode = Closure(f), Mode.of(graph, graph_updates)
+        closure, mode = Closure(checked_function("jvp", "f", f)), Mode.of(graph, graph_updates)
 
         def with_tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
             return _jvp(closure, mode, primals, tangents, has_aux)

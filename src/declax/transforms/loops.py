@@ -15,8 +15,8 @@ from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, step_of, trace_until_stable
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
-from declax.transforms._engine.structure import Mode, named, named_leaves, tree_of_jax
-from declax.transforms._engine.tracing import TracedFunction, check_scalar, checked_function, output_tree
+from declax.transforms._engine.structure import Mode, checked_function, named, named_leaves, tree_of_jax
+from declax.transforms._engine.tracing import TracedFunction, check_scalar, output_tree
 
 T = TypeVar("T")
 

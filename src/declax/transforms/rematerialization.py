@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 
@@ -14,6 +14,7 @@ from declax.transforms._engine.lift import (
     Names,
     Numbers,
     Outcome,
+    P,
     R,
     Selection,
     Wrapped,
@@ -21,15 +22,10 @@ from declax.transforms._engine.lift import (
     program_for,
     run,
 )
-from declax.transforms._engine.structure import Mode, named
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.structure import Mode, checked_function, named
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import RematOptions
-
-P = ParamSpec("P")
 
 
 @overload

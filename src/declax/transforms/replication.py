@@ -5,27 +5,21 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 
 from declax._typing import MISSING, Missing
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Numbers, Outcome, Selection, lifted, look_like, run
+from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Selection, lifted, look_like, run
 from declax.transforms._engine.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
-from declax.transforms._engine.structure import Mode
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.structure import Mode, checked_function
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
 from declax.transforms.vectorization import check_refs, check_shared
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import AxisTree, PmapOptions
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @overload

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from declax._typing import MISSING, Missing
 from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, has_step_axis, step_of, trace_until_stable
 from declax.transforms._engine.captures import Captures, content_of
-from declax.transforms._engine.lift import Call, Outcome, R, Wrapped, lifted, program_for, run, wait
+from declax.transforms._engine.lift import Call, Outcome, P, R, Wrapped, lifted, program_for, run, wait
 from declax.transforms._engine.prefixes import (
     STEP_AXES,
     Carry,
@@ -33,24 +33,22 @@ from declax.transforms._engine.prefixes import (
     positioned,
     size_along_axes,
 )
-from declax.transforms._engine.structure import Mode, Structure, joined, named, no_ref, parameter_name, parameters
-from declax.transforms._engine.tracing import (
-    TracedFunction,
+from declax.transforms._engine.structure import (
+    Mode,
+    Structure,
     checked_function,
-    kept_leaves,
-    new_values,
-    output_tree,
-    values_at,
+    joined,
+    named,
+    no_ref,
+    parameter_name,
+    parameters,
 )
+from declax.transforms._engine.tracing import TracedFunction, kept_leaves, new_values, output_tree, values_at
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import AxisTree, C, F, Of, OfScan, ScanOptions, Untyped, Y
-
-P = ParamSpec("P")
 
 
 @overload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 from jax.core import Tracer
@@ -14,21 +14,16 @@ from declax._typing import MISSING, Missing
 from declax._variables.placement import cannot_split, check_splits, context_mesh, names_of_entry
 from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run_with, wait
+from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, lifted, look_like, run_with, wait
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.refusals import explain_shardings
-from declax.transforms._engine.structure import Mode, named_leaves, names_of_outputs
-from declax.transforms._engine.tracing import checked_function
+from declax.transforms._engine.structure import Mode, checked_function, named_leaves, names_of_outputs
 from declax.transforms.vectorization import check_refs, warn_of_equal_draws
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import ShardMapOptions
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _REPLICATED: PartitionSpec = jax.P()  # type: ignore[no-untyped-call]  # of jax
 
@@ -82,8 +77,7 @@ def shard_map(
     options: dict[str, Any] = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
 
     def map_(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("shard_map", "f", f)
-        closure = Closure(f)
+        closure = Closure(checked_function("shard_map", "f", f))
         warned: set[str] = set()
 
         def map_over(call: Call) -> tuple[Outcome, tuple[Call, dict[int, Sharding]]]:

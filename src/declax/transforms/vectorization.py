@@ -6,7 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 from jax.core import Tracer
@@ -20,7 +20,7 @@ from declax._typing import MISSING, Missing
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, look_like, run
+from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, lifted, look_like, run
 from declax.transforms._engine.prefixes import (
     Labels,
     Prefixes,
@@ -33,6 +33,7 @@ from declax.transforms._engine.prefixes import (
 from declax.transforms._engine.structure import (
     Mode,
     Structure,
+    checked_function,
     is_array_like,
     leaves_set,
     name_path,
@@ -42,16 +43,10 @@ from declax.transforms._engine.structure import (
     no_ref,
     note_tracers,
 )
-from declax.transforms._engine.tracing import checked_function
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from declax.transforms._engine.signatures import AxisTree, VmapOptions
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @overload
@@ -105,8 +100,7 @@ def vmap(
     options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function("vmap", "f", f)
-        closure = Closure(f)
+        closure = Closure(checked_function("vmap", "f", f))
         mode = Mode.of(graph, graph_updates)
         axes = Prefixes(in_axes, out_axes)
         check_metadata(transform_metadata)

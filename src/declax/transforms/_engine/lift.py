@@ -52,6 +52,7 @@ from declax.transforms._engine.structure import (
     is_root,
     name_path,
     name_plain,
+    no_array,
     parameters,
     which_are_roots,
 )
@@ -126,13 +127,8 @@ class Call:
         labels = [...] * len(self.plain) if labels is None else labels
         for name, leaf, label in zip(name_plain(self.structure), self.plain, labels, strict=True):
             if label is not None and not is_array_like(leaf):
-                raise TransformError(
-                    name,
-                    "this is not an array, a number or a model",
-                    expected="a tree of arrays, numbers and models",
-                    got=describe(leaf),
-                    fix='dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then',
-                )
+                fix = 'dx.jit(f, static_argnums="...")        # or reach it by the closure; it is compiled in then'
+                raise no_array(name, leaf, fix)
         return self
 
     @property

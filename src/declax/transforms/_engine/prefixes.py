@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, not_
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -429,16 +430,14 @@ class Labels:
         self, change: StructureChange, values: Sequence[Any], is_one: Sequence[bool], tree: Any
     ) -> tuple[list[Any], list[Any]]:
         """The labels of a changed graph, where a Variable that went in keeps its own, and of the plain results."""
-        specs = self._results(tree)
-
-        def names(is_root: bool) -> list[str]:
-            return [name for name, one in zip(names_in_result(tree), is_one, strict=True) if one == is_root]
-
-        of_roots = [spec for spec, one in zip(specs, is_one, strict=True) if one]
-        of_plain = [spec for spec, one in zip(specs, is_one, strict=True) if not one]
-        _check_plain(of_plain, functools.partial(names, False), self._names[1])
+        specs, is_plain = self._results(tree), list(map(not_, is_one))
+        of_roots, of_plain = list(compress(specs, is_one)), list(compress(specs, is_plain))
+        _check_plain(of_plain, lambda: list(compress(names_in_result(tree), is_plain)), self._names[1])
         fixed = {place: self.leaves[leaf] for place, leaf in leaf_origins(self._structure, change).items()}
-        of_names = functools.partial(name_roots, self._structure), functools.partial(names, True)
+        of_names = (
+            functools.partial(name_roots, self._structure),
+            lambda: list(compress(names_in_result(tree), is_one)),
+        )
         labels = self._of_graph(change.graphdef, values, (), (self.of_roots, of_roots), of_names, fixed)
         return labels, of_plain
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import not_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from weakref import finalize
 
 import jax
@@ -39,6 +39,8 @@ from declax.errors import MAX_DEPTH, DeclaxError, TransformError, describe, form
 if TYPE_CHECKING:
     from declax._state.definition import LeafDef
     from declax.transforms._engine.lift import Call, Outcome, Plan
+
+T = TypeVar("T")
 
 _STATES = frozenset({State, GraphState})
 _is_leaf_class: dict[type, bool] = {}
@@ -131,6 +133,14 @@ def tree_of_jax(treedef: Any) -> Any:
 
 def _is_whole(value: object) -> bool:
     return ROOT_CLASSES[type(value)] or type(value) in _STATES
+
+
+def checked_function(where: str, name: str, function: T) -> T:
+    """The argument of this name, which has to be a function."""
+    if not callable(function):
+        fix = f"dx.{where}(...), with a function as {name}"
+        raise TransformError(f"{where}, {name}", "this is not a function", got=describe(function), fix=fix)
+    return function
 
 
 def is_leaf(value: object) -> bool:
@@ -460,14 +470,17 @@ def _is_array(leaf: Any) -> bool:
     return is_array_like(leaf) and not (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU")
 
 
-def no_array(where: str, value: object) -> TransformError:
-    """The error of a result that JAX cannot hold."""
+_RETURN_ARRAYS: Final = "return arrays only, and make the rest of them outside: a name or an object does not change"
+
+
+def no_array(where: str, value: object, fix: str = _RETURN_ARRAYS) -> TransformError:
+    """The error of a result, or an argument, that JAX cannot hold."""
     return TransformError(
         where,
         "this is not an array, a number or a model",
-        expected="a tree of arrays, numbers and models, as the result of a function that JAX traces",
+        expected="a tree of arrays, numbers and models",
         got=describe(value),
-        fix="return arrays only, and make the rest of them outside: a name, a text or an object does not change",
+        fix=fix,
     )
 
 

@@ -176,12 +176,6 @@ def differing_leaf(tree: Any, other: Any) -> list[Any]:
     return list(next((path for path in others if path not in paths), ()))
 
 
-def checked_function(where: str, name: str, function: object) -> None:
-    if not callable(function):
-        fix = f"dx.{where}(...), with a function as {name}"
-        raise TransformError(f"{where}, {name}", "this is not a function", got=describe(function), fix=fix)
-
-
 def check_scalar(where: str, value: Any, expected: str, *kinds: Any, fix: str) -> None:
     """Checks that a value is one number of some kind."""
     try:
