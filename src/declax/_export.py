@@ -270,16 +270,12 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
 
 def _names(call: Call) -> list[str]:
     """The name of each leaf in models: its path, behind the number of the model if there are several."""
-    if call.structure.graphdef is None:
-        return []
     start = int(sum(call.structure.is_root) == 1)
     return [".".join(map(str, path[start:])) for path in call.structure.graphdef.definition.paths]
 
 
 def _weights_of(call: Call, values: dict[str, Any]) -> dict[str, jax.Array]:
     """The values that are inputs of the program: arrays that are not of random streams. Numbers have no dtype."""
-    if call.structure.graphdef is None:
-        return {}
     leaf_defs = call.structure.graphdef.definition.leaf_defs
     kinds = [type(None) if leaf_def is None else leaf_def[0] for leaf_def in leaf_defs]
     return {

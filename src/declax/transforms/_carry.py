@@ -212,8 +212,6 @@ def _origins(
     change: StructureChange, labels: Labels | None, context: ErrorContext, replaced: Mapping[int, int]
 ) -> dict[int, int]:
     """The leaves that a function sets, or that get the value of another leaf, by place."""
-    if context.structure.graphdef is None:
-        return {}
     found = leaf_origins(context.structure, change)
     count = context.structure.graphdef.num_leaves
     labels_of_leaves = [Carry] * count if labels is None else labels.leaves[:count]
@@ -233,8 +231,6 @@ def _places_of_new(
 ) -> dict[int, int]:
     """The leaves whose root or Variable the function replaces, with the places of their next values."""
     structure = context.structure
-    if structure.graphdef is None:
-        return {}
     whole = [rank for rank in range(sum(structure.is_root)) if labels is None or _is_whole(labels.of_roots[rank])]
     before, objects = _built(structure.graphdef)
     (after, returned), objects_after = _built(change.graphdef)

@@ -203,7 +203,6 @@ class ArgumentLeaves:
         if sum(self._call.structure.is_root) == 1:
             return LeafGroup(definition, positions, rank)
         if not self._by_identity:
-            assert self._call.binding is not None  # there is a root
             self._by_identity = {identity: i for i, identity in enumerate(self._call.binding.identities())}
         known = own.identities()
         return LeafGroup(definition, tuple(self._by_identity[known[i]] for i in positions), rank)
@@ -211,7 +210,7 @@ class ArgumentLeaves:
     def check_aliasing(self, targets: Sequence[DifferentiatedTree]) -> None:
         """Refuses a Variable that is differentiated in one argument, and not in another."""
         structure = self._call.structure
-        if structure.graphdef is None or not blueprint_of(structure.graphdef).references:
+        if not blueprint_of(structure.graphdef).references:
             return
         chosen: dict[int, set[int]] = {}
         for part in chain.from_iterable(target.parts for target in targets):

@@ -139,8 +139,7 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
         def note_arguments(mode: Mode) -> None:
             call = Call(args, kwargs, mode, closure.find())
             labels = axes.labels(call.structure, call.leaves, closure.function)
-            if call.binding is not None:
-                _note(found, call.binding.variables, labels.leaves)
+            _note(found, call.binding.variables, labels.leaves)
 
         note_arguments(mode)
         for variable, axis in _mapped(found):

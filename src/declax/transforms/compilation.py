@@ -541,9 +541,9 @@ class Program:
             raise
         return outcome
 
-    def place(self, binding: Binding | None, plan: Plan) -> None:
+    def place(self, binding: Binding, plan: Plan) -> None:
         """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
-        if self.moves_arrays and binding is not None and len(plan.changed) < len(binding.variables):
+        if self.moves_arrays and len(plan.changed) < len(binding.variables):
             place(binding, self._shardings(context_mesh()))
 
     def trace(self, call: Call) -> Any:
@@ -631,7 +631,7 @@ class CacheEntry:
     @staticmethod
     def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
         """The entry of a call; None if no guard can recognise its arguments."""
-        if call.binding is None or call.captures is None:
+        if not call.roots or call.captures is None:
             return None
         watched, captures_the_same = call.captures.watched(), None
         if watched is None or len(watched) > MOST:

@@ -327,8 +327,6 @@ def _carried_parts(
 
 def _shared_streams(structure: Structure, labels: Labels) -> list[int]:
     """The leaves of streams without an axis, from which each step draws the same numbers."""
-    if structure.graphdef is None:
-        return []
     pairs = zip(structure.graphdef.definition.leaf_defs, labels.leaves, strict=False)  # those of plain leaves follow
     return [i for i, (d, label) in enumerate(pairs) if label is None and d is not None and issubclass(d[0], RngState)]
 

@@ -192,11 +192,10 @@ def warn_of_equal_draws(
     given: Sequence[Any] = (),
 ) -> None:
     """Warns, once for each path, if a stream without an axis counts draws; a count that is one of `given` does not."""
-    graphdef = structure.graphdef
     for (path, leaf_def), label, value in zip(leaves_set(structure, plan), plan.labels, leaves, strict=False):
         if _has_axis(label) or leaf_def is None or not issubclass(leaf_def[0], RngCount):
             continue
-        key = None if graphdef is None else graphdef.definition.position((*path[:-1], "key"))
+        key = structure.graphdef.definition.position((*path[:-1], "key"))
         if (key is not None and _has_axis(labels.leaves[key])) or any(value is before for before in given):
             continue
         where = name_path(structure, path)

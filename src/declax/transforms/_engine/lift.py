@@ -98,15 +98,14 @@ class Call:
         pattern = which_are_roots(leaves)
         self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
         self.plain: list[Any] = list(compress(leaves, map(not_, pattern)))
-        self.binding: Binding | None = None
+        self.binding: Binding = NO_ROOTS
         self.values: list[Any] = []
-        self.structure: Structure = Structure(tree, pattern, None, key, statics)
         if self.roots:
             self.binding, values = bind_and_read(bind_many, self.roots)
             if not mode.graph:
                 _check_trees(self.binding, self.roots, captured)
             self.values = list(values)
-            self.structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
+        self.structure: Structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
 
     @staticmethod
     def from_binding(structure: Structure, binding: Binding, values: Iterable[Any], plain: Iterable[Any]) -> Call:
@@ -153,6 +152,9 @@ def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, 
 _PAIR: Final = walk(((), ())).tokens[0]
 """The token of a tuple of two."""
 
+NO_ROOTS: Final = bind_many(())
+"""The binding of a call without models."""
+
 
 class Rebuilt:
     """The arguments inside of a transform, and what takes the place of captures, made anew from all leaves."""
@@ -164,13 +166,10 @@ class Rebuilt:
         self._structure = structure
         self._leaves = leaves
         self._values = leaves[:count]
-        self._roots: tuple[Any, ...] = ()
-        self._objects: list[Any] = []
-        if structure.graphdef is not None:
-            blueprint = blueprint_of(structure.graphdef)
-            slots = build_slots(structure.graphdef, self._values)
-            self._roots = slots[blueprint.root]
-            self._objects = [slots[i] for i in blueprint.indexed]
+        blueprint = blueprint_of(structure.graphdef)
+        slots = build_slots(structure.graphdef, self._values)
+        self._roots: tuple[Any, ...] = slots[blueprint.root]
+        self._objects: list[Any] = [slots[i] for i in blueprint.indexed]
         roots, rest = iter(self._roots), iter(leaves[count:])
         parts = [next(roots) if is_one else next(rest) for is_one in structure.is_root]
         self.args, self.kwargs, self.captured = jax.tree_util.tree_unflatten(structure.tree, parts)
@@ -192,7 +191,7 @@ class Rebuilt:
         found = Walk()
         found.visit(self._roots)
         is_same = found.graphdef is self._structure.graphdef and all(map(is_, found.objects, self._objects))
-        if not is_same and not mode.updates and self._structure.graphdef is not None:
+        if not is_same and not mode.updates:
             after, objects = graph_without_sown(self._roots, found.objects)
             replaced = [a is not b for a, b in zip(objects, self._objects, strict=False)]
             if after is not self._structure.graphdef or True in replaced:
@@ -205,8 +204,6 @@ class Rebuilt:
         if has_roots and not mode.returns:
             carried = () if labels is None else labels.carried(tree)
             check_returned(self._structure, self._objects, leaves, tree, mode, carried)
-        if self._structure.graphdef is None and not has_roots:
-            return Outcome(_unchanged(labels, tree), (), output)
         if is_same and not has_roots:
             values = found.read()
             pairs = enumerate(zip(values, self._values, strict=True))
@@ -264,7 +261,6 @@ class Rebuilt:
 
 
 def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Sequence[bool]) -> TransformError:
-    assert structure.graphdef is not None  # it has roots
     found = first_differing(structure.graphdef, after)
     path: Any = found.path
     if not path and True in replaced:  # another object of the same structure
@@ -290,8 +286,6 @@ def is_same_value(a: Any, b: Any) -> bool:
 
 def leaf_origins(structure: Structure, change: StructureChange) -> dict[int, int]:
     """For each leaf of a changed graph that the call has too, its position there."""
-    if structure.graphdef is None:
-        return {}
     before, after = leaves_of_objects(structure.graphdef), leaves_of_objects(change.graphdef)
     found = {leaf: before[change.origins[index]] for index, leaf in after.items() if change.origins[index] >= 0}
     of_objects = set(after.values())
@@ -374,20 +368,20 @@ CONFLICT: Final = object()
 """The result of a commit that wrote nothing: another thread wrote first, so the call runs again."""
 
 
-def commit(binding: Binding | None, read: Sequence[Any], result: tuple[Plan, Any, Any]) -> Any:
+def commit(binding: Binding, read: Sequence[Any], result: tuple[Plan, Any, Any]) -> Any:
     """Writes the changes of a function to the caller's objects, all or none; returns its output, or `CONFLICT`.
 
     `read` are the leaves of the call.
     """
     plan, new, output = result
-    if plan is UNCHANGED or (binding is None and plan.change is None):
+    if plan.change is None and not plan.changed:
         return output
     with committing:
-        if binding is not None and not _is_current(binding, plan, read):
+        if not _is_current(binding, plan, read):
             return CONFLICT
         if plan.change is not None:
-            return apply(Outcome(*result), [] if binding is None else binding.objects(), read)
-        write(binding, plan.changed, new)  # type: ignore[arg-type]  # a plan with changes has a binding
+            return apply(Outcome(*result), binding.objects(), read)
+        write(binding, plan.changed, new)
     return output
 
 

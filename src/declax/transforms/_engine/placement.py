@@ -28,10 +28,10 @@ def shardings_of(structure: Structure, labels: Sequence[Any], mesh: object) -> d
     return found
 
 
-def place(binding: Binding | None, shardings: Mapping[int, Sharding]) -> None:
+def place(binding: Binding, shardings: Mapping[int, Sharding]) -> None:
     """Moves the arrays of models that are elsewhere, but none that another thread sets meanwhile."""
-    read = binding.values() if binding is not None and binding.is_valid() else None
-    if binding is None or read is None:
+    read = binding.values() if binding.is_valid() else None
+    if read is None:
         return
     moved = {
         position: jax.device_put(read[position], sharding)

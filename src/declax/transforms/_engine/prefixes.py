@@ -373,10 +373,8 @@ class Labels:
         self.of_roots: list[Any] = [spec for spec, is_one in pairs if is_one]
         self.leaves: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
         _check_plain(self.leaves, functools.partial(name_plain, structure), names[0])
-        if structure.graphdef is not None:
-            self.leaves[:0] = self._of_graph(
-                structure.graphdef, values, (0,), (self.of_roots,), (functools.partial(name_roots, structure),)
-            )
+        of_names = (functools.partial(name_roots, structure),)
+        self.leaves[:0] = self._of_graph(structure.graphdef, values, (0,), (self.of_roots,), of_names)
 
     @property
     def plain(self) -> list[Any]:

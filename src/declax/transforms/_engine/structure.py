@@ -233,19 +233,19 @@ class Structure(NamedTuple):
     Attributes:
       tree: of ``(args, kwargs, captured)``, with roots as leaves.
       is_root: for each leaf of the tree, whether it is a root.
-      graphdef: of the tuple of roots; None where there are none.
+      graphdef: of the tuple of roots.
     """
 
     tree: Any
     is_root: tuple[bool, ...]
-    graphdef: GraphDef[Any] | None
+    graphdef: GraphDef[Any]
     key: CaptureKey | None = None
     statics: Statics | None = None
 
     @property
     def num_leaves(self) -> int:
         """The number of leaves of the graph."""
-        return 0 if self.graphdef is None else self.graphdef.num_leaves
+        return self.graphdef.num_leaves
 
     @property
     def static_numbers(self) -> tuple[int, ...]:
@@ -255,7 +255,7 @@ class Structure(NamedTuple):
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""
         at = [i for i, is_one in enumerate(self.is_root) if is_one]
-        return [] if self.graphdef is None else [at[cast("int", path[0])] for path in self.graphdef.definition.paths]
+        return [at[cast("int", path[0])] for path in self.graphdef.definition.paths]
 
 
 class Trace(NamedTuple):
@@ -317,7 +317,7 @@ def leaves_set(structure: Structure, plan: Plan) -> Iterator[tuple[Path, LeafDef
         for path, leaf_def, kept in zip(definition.paths, definition.leaf_defs, plan.change.kept, strict=True):
             if kept < 0 and path[0] == 0:
                 yield path[1:], leaf_def
-    elif structure.graphdef is not None:
+    else:
         definition = structure.graphdef.definition
         for i in plan.changed:
             yield definition.paths[i], definition.leaf_defs[i]
@@ -349,8 +349,8 @@ def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None
 
 def _name_captured(structure: Structure, number: int, rank: int) -> str:
     variable = None if structure.key is None else structure.key.names[number]
-    if variable is not None or structure.graphdef is None:
-        return str(variable)
+    if variable is not None:
+        return variable
     token = dict(walk_tokens(structure.graphdef.tokens))[rank,]
     if isinstance(token, int):
         return "model"
@@ -397,11 +397,9 @@ def name_plain(structure: Structure) -> list[str]:
 def names_of_call(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
     """The name of each leaf of a call in errors: those of the graph, then the array leaves."""
     names = name_leaves(structure, name_argument)
-    plain = list(compress(names, map(not_, structure.is_root)))
-    if structure.graphdef is None:
-        return plain
     roots: Any = list(compress(names, structure.is_root))
-    return [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths] + plain
+    of_graph = [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths]
+    return [*of_graph, *compress(names, map(not_, structure.is_root))]
 
 
 # ----------------------------------------------------------------- what JAX calls a lifted function
@@ -500,7 +498,6 @@ def check_returned(
     inputs = {id(value): index for index, value in enumerate(objects) if isinstance(value, Variable)}
     for index, value in enumerate(found.objects):
         if id(value) in inputs:
-            assert structure.graphdef is not None  # it has objects
             argument = name_path(structure, paths_of_objects(structure.graphdef)[inputs[id(value)]])
             name = _name_below(names, paths_of_objects(found.graphdef)[index])
             raise TransformError(
@@ -564,11 +561,10 @@ _REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 def explain(call: Call, error: BaseException) -> None:
     """Raises an error in the user's words for what JAX refused of a call, if the cause is known."""
-    if call.binding is not None:
-        note_original(error, call.binding.objects())
+    note_original(error, call.binding.objects())
     if isinstance(error, DeclaxError):
         return
-    if isinstance(error, (RecursionError, SystemError, AttributeError)) and call.binding is not None:
+    if isinstance(error, (RecursionError, SystemError, AttributeError)):
         call.binding.check_depth()  # too deep for JAX, which cannot read its own options at the end of its stack
     found: DeclaxError | None = None
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):

@@ -83,8 +83,8 @@ def new_values(plan: Plan) -> dict[int, int]:
 def written_leaves(structure: Structure, plan: Plan) -> dict[int, int]:
     """The leaves of a call that a plan gives new values, with their positions among these."""
     new = new_values(plan)
-    if plan.change is None or structure.graphdef is None:
-        return new if plan.change is None else {}
+    if plan.change is None:
+        return new
     origins = leaf_origins(structure, plan.change)
     return {origins[place]: position for place, position in new.items() if place in origins}
 
