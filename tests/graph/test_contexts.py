@@ -417,7 +417,7 @@ def test_models_of_another_trace_level_are_not_changed():
 
     @jax.jit
     def f(x):
-        with pytest.raises(TraceContextError, match="different trace level"):
+        with pytest.raises(TraceContextError, match="from another trace level"):
             Lifted(lambda inner: setattr(inner.scale, "value", inner.scale.value * x), transform=lambda g: g)(model)
         return x
 

@@ -517,7 +517,7 @@ def test_outer_objects_of_another_trace_level():
 
     @jax.jit
     def f(x):
-        with pytest.raises(TraceContextError, match="different trace level"):
+        with pytest.raises(TraceContextError, match="from another trace level"):
             changed_by(outer, lambda inner: setattr(inner.scale, "value", x))
         return x
 
