@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from declax._state.states import State, as_state
+from declax._state.states import FlatState, ReplaceFn, State, as_state
 from declax._typing import Path
 from declax.traversals import empty_node, nest, walk_mapping
 
 M = TypeVar("M")
 
-from_flat_state = State.from_flat_path
-merge_state = State.merge
-replace_by_pure_dict = State.replace_by_pure_dict
-to_flat_state = State.flat_state
-to_pure_dict = State.to_pure_dict
+
+def to_flat_state(state: State[Any]) -> FlatState:
+    """As `State.flat_state`."""
+    return state.flat_state()
+
+
+def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
+    """As `State.from_flat_path`."""
+    return State.from_flat_path(flat_state)
+
+
+def to_pure_dict(state: State[Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    """As `State.to_pure_dict`."""
+    return state.to_pure_dict(extract_fn)
+
+
+def replace_by_pure_dict(state: State[Any], pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
+    """As `State.replace_by_pure_dict`."""
+    state.replace_by_pure_dict(pure_dict, replace_fn)
+
+
+def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
+    """As `State.merge`."""
+    return State.merge(state, *states)
 
 
 def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:

@@ -13,7 +13,7 @@ from declax._fields.specifiers import Status
 from declax._filters import Filter
 from declax._graph.api import state, variables
 from declax._graph.updating import update
-from declax._state.states import FlatState, ReplaceFn, State
+from declax._state.states import FlatState, ReplaceFn, State, filter_state, split_state
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
@@ -71,13 +71,12 @@ class Branch(Pytree, Mapping[Name, Any]):
         """As `State.map`."""
         return variables(self).map(f)
 
-    def filter(self, a: Filter, /, *filters: Filter) -> Any:
-        """As `State.filter`, of the Variables themselves."""
-        return variables(self).filter(a, *filters)
+    split = split_state
+    filter = filter_state
 
-    def split(self, a: Filter, /, *filters: Filter) -> Any:
-        """As `State.split`, of the Variables themselves."""
-        return variables(self).split(a, *filters)
+    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[Any], ...]:
+        """As of a State, of the Variables themselves."""
+        return variables(self)._parts(filters, where, is_exhaustive=is_exhaustive)
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """As `State.replace_by_pure_dict`; sets the values of the Variables."""
