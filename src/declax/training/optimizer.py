@@ -18,7 +18,7 @@ from declax._graph.api import state as state_of
 from declax._graph.array_refs import as_pure
 from declax._graph.updating import update as update_graph
 from declax._lazy import lazy_names
-from declax._state.definition import StateDef
+from declax._state.definition import StateDef, raw_of
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.selection import is_trainable
@@ -104,7 +104,7 @@ class Optimizer(Pytree, Generic[M]):
 
     def optax_state(self) -> PyTree:
         """A snapshot of the state with arrays in place of Variables, for functions such as `optax.tree.get`."""
-        return self._layout.unflatten(map(_content, self._layout.slots_of(self.opt_state)))
+        return self._layout.unflatten(map(raw_of, self._layout.slots_of(self.opt_state)))
 
     def update(self, model: M, grads: State[M] | M, **extra: Any) -> State[M]:
         """Updates the model's parameters, the optimizer's state and the step, in place.
@@ -136,14 +136,16 @@ class Optimizer(Pytree, Generic[M]):
                 why="an optimizer does not keep its model",
                 fix="optimizer.update(model, grads)",
             )
+        import optax  # declax starts without it
+
         slots = self._layout.slots_of(self.opt_state)
         parameters = self._parameters_of(model, slots)
         gradients = self._gradients_for(model, parameters, grads)
-        before = self._layout.unflatten(map(_content, slots))
+        before = self._layout.unflatten(map(raw_of, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
             updates, after = tx.update(gradients, before, parameters, **extra)
-            applied = _applied(parameters, updates)
+            applied: Any = optax.apply_updates(parameters, updates)
         self._write(model, applied, slots, after)
         return as_pure(updates)
 
@@ -241,34 +243,11 @@ class ModelAndOptimizer(Optimizer[M]):
         self.model = model
 
     def update(self, grads: State[M] | M, **extra: Any) -> State[M]:  # type: ignore[override]  # it has the model
-        """Updates the model's parameters, the optimizer's state and the step, in place.
-
-        Args:
-          grads: the gradients, as for `Optimizer.update`.
-          **extra: arguments of the transformation.
-
-        Returns:
-          The updates that were added to the parameters.
-
-        Raises:
-          OptimizerError: the gradients do not fit; nothing is changed.
-          TraceContextError: the model or the optimizer belongs to another trace.
-        """
+        """As `Optimizer.update`, of the model that it keeps."""
         return super().update(self.model, grads, **extra)
 
 
-def _content(slot: Any) -> Any:
-    return slot.raw_value if isinstance(slot, Variable) else slot
-
-
 setattr(Optimizer.update, "__defaults__", (MISSING,))  # noqa: B010  # to word the error; checkers see it as required
-
-
-def _applied(parameters: State[Any], updates: PyTree) -> State[Any]:
-    import optax  # declax starts without it
-
-    applied: Any = optax.apply_updates(parameters, updates)
-    return applied  # type: ignore[no-any-return]  # it keeps the type of the tree
 
 
 def _combined(grads: Any) -> Any:
