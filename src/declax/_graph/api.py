@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from operator import attrgetter
@@ -384,7 +385,6 @@ CHUNK = 256
 _aval = attrgetter("aval")
 _sharding = attrgetter("sharding")
 _is_committed = attrgetter("committed")
-_is_concrete: dict[type, bool] = {}
 
 
 def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
@@ -408,12 +408,10 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     return copied
 
 
+@functools.cache
 def _is_array_class(cls: type) -> bool:
     """Whether instances of a class are arrays with a buffer."""
-    found = _is_concrete.get(cls)
-    if found is None:
-        found = _is_concrete[cls] = issubclass(cls, jax.Array) and not issubclass(cls, Tracer)
-    return found
+    return issubclass(cls, jax.Array) and not issubclass(cls, Tracer)
 
 
 def _copy_arrays(arrays: list[Any], graphdef: GraphDef[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ error.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, overload
@@ -198,16 +199,10 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
     return True
 
 
-_is_array: dict[type, bool] = {}
-
-
+@functools.cache
 def _is_numeric_class(cls: type) -> bool:
     """Whether instances are arrays of numbers with a buffer: neither tracers nor random keys."""
-    found = _is_array.get(cls)
-    if found is None:
-        is_array = issubclass(cls, jax.Array) and not issubclass(cls, (Tracer, type(jax.random.key(0))))
-        found = _is_array[cls] = is_array
-    return found
+    return issubclass(cls, jax.Array) and not issubclass(cls, (Tracer, type(jax.random.key(0))))
 
 
 _Writes = dict[int, tuple[Any, LeafDef]]
