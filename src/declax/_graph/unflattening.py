@@ -109,7 +109,7 @@ class Blueprint:
         elif tag == NODE:
             layout = token[1]
             self.node_makers.append((blank_maker(layout.cls), layout.cls))
-            self.nodes.append(NodeProgram(*_recipe(token), layout.data_names, children))
+            self.nodes.append(_node_program(token, children))
         elif tag == OBJECT:
             self.node_makers.append((blank_maker(token[1]), token[1]))
             self.nodes.append(NodeProgram({}, (), dict.fromkeys(token[2]), token[2], children))
@@ -160,18 +160,13 @@ class NodeProgram(NamedTuple):
         return made
 
 
-_Recipe = tuple[dict[Any, Any], tuple[tuple[Any, Callable[[], Any]], ...], dict[Any, Any]]
-
-
-def _recipe(token: tuple[Any, ...]) -> _Recipe:
-    """The first three entries of a `NodeProgram`."""
+def _node_program(token: tuple[Any, ...], children: tuple[int, ...]) -> NodeProgram:
     layout = token[1]
-    fixed = {} if layout.is_closed else {LAYOUT_KEY: layout}
     values = dict(node_statics(token))
     copiers = tuple([(name, partial(thaw, value)) for name, value in values.items() if isinstance(value, Frozen)])
-    shared = {**values, **fixed}
+    shared = values if layout.is_closed else {**values, LAYOUT_KEY: layout}
     template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
-    return shared, copiers, template
+    return NodeProgram(shared, copiers, template, layout.data_names, children)
 
 
 def _children(graphdef: GraphDef[Any]) -> list[list[int]]:

@@ -308,8 +308,7 @@ def _is_plain(name: Name) -> bool:
 
 
 def _tuple_of(items: Iterable[str]) -> str:
-    listed = list(items)
-    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+    return f"({_targets(items)})"
 
 
 def _targets(items: Iterable[str]) -> str:
