@@ -144,7 +144,7 @@ def _sharding_of_leaf(
     metadata = _metadata_of(leaf_def)
     if labels is not None:
         spec = label_at(labels, path, leaf_def, value, "shardings")
-        metadata = metadata.with_axes(make_spec() if spec is None else spec)
+        metadata = Metadata.of({**metadata, AXES: make_spec() if spec is None else spec})
     return declared_sharding(format_path(path), metadata, shape, mesh)
 
 

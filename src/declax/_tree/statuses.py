@@ -166,9 +166,7 @@ def register_data_type(cls: type, /) -> type:
 
 def status_of_value(value: object) -> Status:
     """The status that a value gives an attribute that has none yet."""
-    if is_data(value):
-        return Status.DATA
-    return static_status(value)
+    return Status.DATA if is_data(value) else static_status(value)
 
 
 def static_status(value: object) -> Status:

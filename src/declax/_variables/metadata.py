@@ -75,14 +75,6 @@ class Metadata(Shared, Mapping[str, Any]):
                 frozen[name] = tuple(hooks)  # hooks are called as they are
         return _intern(frozen)
 
-    def axis_hook(self, name: str) -> Callable[..., Any] | None:
-        """The one function that runs all hooks of a name, or None."""
-        return chain(self.frozen.get(name))
-
-    def with_axes(self, axes: Any) -> Metadata:
-        """The same with other names of axes."""
-        return Metadata.of({**self, AXES: axes})
-
     def __getitem__(self, name: str) -> Any:
         return snapshots.thaw(self.frozen[name])
 

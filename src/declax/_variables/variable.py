@@ -30,6 +30,7 @@ from declax._variables.metadata import (
     KNOWN,
     Metadata,
     VariableMetadata,
+    chain,
     check_names,
     declared_metadata,
     insert_axis,
@@ -434,7 +435,7 @@ class Variable(ArrayOperators, Generic[T]):
         if axes is not None:
             moved = {**self._metadata, AXES: move(axes, index, axis_name)}
             self._change_metadata(Metadata.of(moved, errors.type_name(type(self))))
-        hook = self._metadata.axis_hook(hook_name) or getattr(type(self), hook_name, None)
+        hook = chain(self._metadata.frozen.get(hook_name)) or getattr(type(self), hook_name, None)
         if hook is not None:
             hook(self, index, axis_name)
 
