@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from declax.config.problems import Problem
@@ -27,7 +27,11 @@ class DeclaxError(Exception):
     Block.dim: an array was assigned to a static field. [status]
     """
 
-    code = "declax"
+    code: ClassVar[str] = "declax"
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
 
     def __init__(
         self,
@@ -56,129 +60,94 @@ class DeclaxError(Exception):
         return _rebuild, (type(self), self.where, self.problem, parts)
 
 
-class FieldError(DeclaxError, TypeError):
+class FieldError(DeclaxError, TypeError, code="field"):
     """A declaration is contradictory, or uses an unknown name."""
 
-    code = "field"
 
-
-class ExpressionError(DeclaxError, RuntimeError):
+class ExpressionError(DeclaxError, RuntimeError, code="expression"):
     """An operation needs the value of a field, which only an instance has."""
 
     # no TypeError: numpy and JAX catch those, and raise their own, which do not name the field
-    code = "expression"
 
 
-class ConstructionError(DeclaxError, TypeError):
+class ConstructionError(DeclaxError, TypeError, code="construction"):
     """A constructor was called with names that it does not have."""
 
-    code = "construction"
 
-
-class InitializerError(DeclaxError, ValueError, TypeError):
+class InitializerError(DeclaxError, ValueError, TypeError, code="initializer"):
     """An initializer gave something else than its field declares."""
 
-    code = "initializer"
 
-
-class StatusError(DeclaxError, ValueError, TypeError):
+class StatusError(DeclaxError, ValueError, TypeError, code="status"):
     """A value does not suit the status (data or static) of its attribute."""
 
-    code = "status"
 
-
-class TraceContextError(DeclaxError):
+class TraceContextError(DeclaxError, code="trace-context"):
     """An object was changed in another trace than the one that created it."""
 
-    code = "trace-context"
 
-
-class MetadataError(DeclaxError, ValueError, TypeError):
+class MetadataError(DeclaxError, ValueError, TypeError, code="metadata"):
     """Metadata of a Variable is unknown, missing or unusable."""
-
-    code = "metadata"
 
 
 class MissingMetadataError(MetadataError, KeyError):
     """A Variable has no metadata of that name."""
 
 
-class MissingAttributeError(DeclaxError, AttributeError):
+class MissingAttributeError(DeclaxError, AttributeError, code="attribute"):
     """An object has no attribute of that name, or none that may be set."""
 
-    code = "attribute"
 
-
-class RegistryError(DeclaxError, ValueError):
+class RegistryError(DeclaxError, ValueError, code="registry"):
     """A name or type is registered twice, or not at all."""
 
-    code = "registry"
 
-
-class FilterError(DeclaxError, ValueError, TypeError):
+class FilterError(DeclaxError, ValueError, TypeError, code="filter"):
     """A value is not a filter, or filters do not match all leaves."""
 
-    code = "filter"
 
-
-class GraphError(DeclaxError, ValueError, TypeError):
+class GraphError(DeclaxError, ValueError, TypeError, code="graph"):
     """A graph and a state, or two graphs, do not fit each other."""
 
-    code = "graph"
 
-
-class DepthError(DeclaxError, ValueError):
+class DepthError(DeclaxError, ValueError, code="depth"):
     """A structure is nested deeper than can be handled."""
 
-    code = "depth"
 
-
-class RngError(DeclaxError, ValueError, TypeError):
+class RngError(DeclaxError, ValueError, TypeError, code="rng"):
     """A random stream is missing or cannot be made."""
-
-    code = "rng"
 
 
 class MissingStreamError(RngError, AttributeError, KeyError):
     """There is neither a stream of this name nor a `default`."""
 
 
-class TransformError(DeclaxError, ValueError, TypeError):
+class TransformError(DeclaxError, ValueError, TypeError, code="transform"):
     """A lifted transform was called in a way that it cannot carry out."""
-
-    code = "transform"
 
 
 class AbstractModelError(TransformError):
     """A computation used the shapes of an abstract model as arrays."""
 
 
-class ShardingError(DeclaxError, ValueError):
+class ShardingError(DeclaxError, ValueError, code="sharding"):
     """What Variables declare of their place on devices does not fit the mesh."""
 
-    code = "sharding"
 
-
-class OptimizerError(DeclaxError, ValueError, TypeError):
+class OptimizerError(DeclaxError, ValueError, TypeError, code="optimizer"):
     """An optimizer does not fit its model or its gradients."""
 
-    code = "optimizer"
 
-
-class LayerError(DeclaxError, ValueError, TypeError):
+class LayerError(DeclaxError, ValueError, TypeError, code="layer"):
     """A layer was declared or called with sizes or options that do not fit."""
 
-    code = "layer"
 
-
-class ConfigError(DeclaxError, ValueError):
+class ConfigError(DeclaxError, ValueError, code="config"):
     """A configuration does not fit the classes that it describes.
 
     Args:
       problems: a `declax.config.problems.Problem` for each mistake; each is a paragraph of the message.
     """
-
-    code = "config"
 
     def __init__(self, where: str, problem: str, *, problems: Iterable[Problem] = (), **parts: str | None) -> None:
         super().__init__(where, problem, **parts)
@@ -190,34 +159,24 @@ class ConfigError(DeclaxError, ValueError):
         return _rebuild, (type(self), self.where, self.problem, parts)
 
 
-class CheckpointError(DeclaxError, ValueError):
+class CheckpointError(DeclaxError, ValueError, code="checkpoint"):
     """A checkpoint or a file of arrays cannot be written, read or restored; the place is the path of the file."""
 
-    code = "checkpoint"
 
-
-class MissingKeyError(DeclaxError, KeyError):
+class MissingKeyError(DeclaxError, KeyError, code="key"):
     """A mapping has no such key."""
 
-    code = "key"
 
-
-class MissingExtraError(DeclaxError, ImportError):
+class MissingExtraError(DeclaxError, ImportError, code="missing-extra"):
     """An optional dependency is not installed."""
 
-    code = "missing-extra"
 
-
-class MissingNameError(DeclaxError, ImportError):
+class MissingNameError(DeclaxError, ImportError, code="missing-name"):
     """A module has no such name to import, and Flax NNX has it."""
 
-    code = "missing-name"
 
-
-class WeightsError(DeclaxError, ValueError):
+class WeightsError(DeclaxError, ValueError, code="weights"):
     """Tensors of a file and parameters of a model do not fit, or a map between them is wrong."""
-
-    code = "weights"
 
 
 class OverlookedModelWarning(UserWarning):
