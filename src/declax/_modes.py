@@ -62,13 +62,12 @@ class Default(Generic[T]):
 class Mode(Default[bool]):
     """A default that is on or off."""
 
-    _name: ClassVar[str]
     _current: ClassVar[ContextVar[bool]]
 
     def __init__(self, value: bool, /) -> None:
         if not isinstance(value, bool):
-            fix = f"dx.{self._name}(True)"
-            raise GraphError(self._name, "a mode must be True or False", got=describe(value), fix=fix)
+            name = type(self).__name__
+            raise GraphError(name, "a mode must be True or False", got=describe(value), fix=f"dx.{name}(True)")
         super().__init__(value)
 
     @classmethod
@@ -77,7 +76,7 @@ class Mode(Default[bool]):
         return cls._current.get()
 
     def __repr__(self) -> str:
-        return f"{self._name}({self._current.get()})"
+        return f"{type(self).__name__}({self._current.get()})"
 
 
 class set_graph_mode(Mode):  # noqa: N801  # reads as a function
@@ -97,18 +96,13 @@ class set_graph_mode(Mode):  # noqa: N801  # reads as a function
     True
     """
 
-    _name = "set_graph_mode"
     _current = ContextVar("declax_graph", default=True)
 
 
 class set_graph_updates(Mode):  # noqa: N801  # reads as a function
     """Sets what ``graph_updates=None`` means: whether changes of structure come back.
 
-    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
-    function; for this thread or task. Initially True.
-
-    Raises:
-      GraphError: the value is not a bool.
+    It is set as `set_graph_mode` is.
 
     >>> import declax as dx
     >>> with dx.set_graph_updates(False):
@@ -116,19 +110,14 @@ class set_graph_updates(Mode):  # noqa: N801  # reads as a function
     False
     """
 
-    _name = "set_graph_updates"
     _current = ContextVar("declax_graph_updates", default=True)
 
 
 class set_named_scopes(Mode):  # noqa: N801  # reads as a function
     """Sets whether operations that JAX traces in a module carry its path, as a `jax.named_scope`.
 
-    A call sets it from now on, in a ``with`` until the end of the block, and as a decorator during the calls of a
-    function; for this thread or task. Initially True. It holds while JAX traces: a compiled function keeps its names,
-    or has none, and takes the same time with both.
-
-    Raises:
-      GraphError: the value is not a bool.
+    It is set as `set_graph_mode` is. It holds while JAX traces: a compiled function keeps its names, or has none, and
+    takes the same time with both.
 
     >>> import declax as dx
     >>> with dx.set_named_scopes(False):
@@ -136,7 +125,6 @@ class set_named_scopes(Mode):  # noqa: N801  # reads as a function
     False
     """
 
-    _name = "set_named_scopes"
     _current = ContextVar("declax_named_scopes", default=True)
 
 
