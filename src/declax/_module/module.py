@@ -228,20 +228,12 @@ class Module(Pytree):
             setattr(module, name, value)
 
     def train(self, **attributes: Any) -> None:
-        """Sets ``deterministic`` and ``use_running_average`` to False in all modules inside that have them.
-
-        Args:
-          **attributes: further attributes to set, as in `set_attributes`.
-        """
+        """Sets ``deterministic`` and ``use_running_average`` to False, and `attributes`, in all modules with them."""
         mode = {"deterministic": False, "use_running_average": False, **attributes}
         self.set_attributes(raise_if_not_found=False, **mode)
 
     def eval(self, **attributes: Any) -> None:
-        """Sets ``deterministic`` and ``use_running_average`` to True in all modules inside that have them.
-
-        Args:
-          **attributes: further attributes to set, as in `set_attributes`.
-        """
+        """Sets ``deterministic`` and ``use_running_average`` to True, and `attributes`, in all modules with them."""
         mode = {"deterministic": True, "use_running_average": True, **attributes}
         self.set_attributes(raise_if_not_found=False, **mode)
 
