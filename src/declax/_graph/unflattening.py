@@ -5,7 +5,6 @@ Each token of a GraphDef has a *slot* in one flat list; a `Blueprint`, made once
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
@@ -37,12 +36,9 @@ from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
 from declax._tree.read_only import WritesThrough
 from declax._typing import MISSING, SOWN_KEY
-from declax._variables.variable import Variable, fill_raw, foreign_trace, new_variable, set_raw
+from declax._variables.variable import Variable, foreign_trace, new_variable, new_variables, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
-from declax._variables.variable import _set_trace as set_mark
 from declax.errors import GraphError, type_name
-
-_new = object.__new__
 
 BATCH: Final = 1024
 """How many Variables several passes take at a time, so that they stay in the processor's cache between the passes."""
@@ -240,11 +236,7 @@ def _new_variables(blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequen
     made: list[Any] = []
     for start in range(0, len(blueprint.classes), BATCH):
         batch = slice(start, start + BATCH)
-        variables: list[Any] = list(map(_new, blueprint.classes[batch]))
-        deque(map(fill_raw, variables, raw_values[batch]), 0)
-        deque(map(set_metadata, variables, metadata[batch]), 0)
-        deque(map(set_mark, variables, repeat(mark)), 0)
-        made += variables
+        made += new_variables(blueprint.classes[batch], raw_values[batch], metadata[batch], mark)
     return made
 
 

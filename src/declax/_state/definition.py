@@ -5,11 +5,9 @@ Functions of a definition and a list of leaves: filters, equality, nested dicts.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,7 +21,7 @@ from declax._jax import current_trace
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, Key, Path
 from declax._variables.metadata import Metadata
-from declax._variables.variable import Variable, _set_metadata, _set_trace, fill_raw, new_variable
+from declax._variables.variable import Variable, new_variable, new_variables
 from declax.errors import (
     FilterError,
     GraphError,
@@ -55,8 +53,6 @@ KEPT_GROUPS: Final = 256
 
 Groups = tuple[tuple["StateDef", tuple[int, ...]], ...]
 """For each filter: the definition and the positions of the leaves that it takes."""
-
-_new: Final = object.__new__
 
 
 class StateDef(Shared):
@@ -244,12 +240,8 @@ def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
     """The leaves as values, with new Variables."""
     mark = current_trace()
     columns = definition.columns
-    if columns is not None:  # as `new_variable` for each, without a frame of Python for each
-        variables: list[Any] = list(map(_new, columns[0]))
-        deque(map(fill_raw, variables, leaves), 0)
-        deque(map(_set_metadata, variables, columns[1]), 0)
-        deque(map(_set_trace, variables, repeat(mark)), 0)
-        return variables
+    if columns is not None:
+        return new_variables(columns[0], leaves, columns[1], mark)
     return [
         leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
         for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)

@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, overload
@@ -607,6 +608,15 @@ def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) ->
     _set_metadata(variable, metadata)
     _set_trace(variable, mark)
     return variable
+
+
+def new_variables(kinds: Sequence[type], raw_values: Sequence[Any], metadata: Sequence[Any], mark: Any) -> list[Any]:
+    """As `new_variable` for each, without a frame of Python for each."""
+    made: list[Any] = list(map(_new, kinds))
+    run_all(map(_set_raw, made, raw_values))
+    run_all(map(_set_metadata, made, metadata))
+    run_all(map(_set_trace, made, repeat(mark)))
+    return made
 
 
 def end_trace(variable: Variable[Any]) -> None:
