@@ -246,9 +246,6 @@ Stack = list[tuple[Any, "Pytree | None", Any]]
 Inside of containers: with None, and the containers around it.
 """
 
-Watch = Callable[[], bool]
-"""Whether a value is still the one that was read."""
-
 
 _VARIABLE = Kind.VARIABLE
 _TEXT = frozenset({str})
@@ -265,7 +262,7 @@ class Walk:
       plain: the leaves without a Variable by position, with their sources.
       objects: the objects by index, those of earlier graphs first.
       nodes: the indexes of the nodes among them.
-      watches: the comparisons to make before this reading is used again.
+      watches: whether values are still the ones that were read; asked before this reading is used again.
     """
 
     def __init__(self, *, is_binding: bool = False, known: Sequence[Any] = ()) -> None:
@@ -277,7 +274,7 @@ class Walk:
         self.plain: dict[int, tuple[Any, Source]] = {}
         self.objects: list[Any] = list(known)
         self.nodes: list[int] = []
-        self.watches: list[Watch] = []
+        self.watches: list[Callable[[], bool]] = []
         self._index: dict[int, int] = {id(value): index for index, value in enumerate(known)}
 
     @property
@@ -424,7 +421,7 @@ class Walk:
         self.watches.append(is_same)
 
 
-def _static_watch(value: Any, frozen: Any) -> Watch:
+def _static_watch(value: Any, frozen: Any) -> Callable[[], bool]:
     """Compares a mutable static value with its snapshot; by the identities of its parts if these are fixed."""
     if value.__class__ in (list, set) and all(item.__class__ in _TOLD_APART for item in value):
         kept = value.copy()
