@@ -115,8 +115,7 @@ def split(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
 
     Raises:
       FilterError: for leaves that no filter matches.
-      GraphError: for a graph if a tree is required; names both paths of
-        the shared object.
+      GraphError: for a graph if a tree is required; names both paths of the shared object.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -189,8 +188,7 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     Args:
       graphdef: the structure; States of `unpack` hold it themselves.
       *states: the values; together they have each leaf once.
-      copy: whether the graph gets copies of the arrays; otherwise it shares
-        them with the States.
+      copy: whether the graph gets copies of the arrays; otherwise it shares them with the States.
 
     Raises:
       GraphError: for States of another GraphDef; lists each path.
@@ -240,10 +238,8 @@ def state(node: Any, *filters: Filter, copy: bool = False, graph: bool | None = 
     """The values of a graph: a snapshot, which later changes of the graph do not affect.
 
     Args:
-      node: a model, or a container of models. For a State, such as gradients,
-        the filters select parts.
-      *filters: which leaves go into which State; leaves that no filter matches
-        are left out.
+      node: a model, or a container of models. For a State, such as gradients, the filters select parts.
+      *filters: which leaves go into which State; leaves that no filter matches are left out.
       copy: whether the State owns its arrays. Otherwise it shares them with
         the graph, and loses them when those of the graph are donated.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
@@ -285,14 +281,12 @@ def variables(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = No
 def variables(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """The Variables of a graph by path, in a State that shows them: a write to one changes the graph.
 
-    `state` copies the values instead. An assignment to a path, as
-    ``variables["scale"] = ...``, replaces the entry and not the Variable. What
-    `State.map`, `State.merge`, `copy.copy` and JAX make of the State is a snapshot.
+    `state` copies the values instead. An assignment to a path, as ``variables["scale"] = ...``, replaces the entry and
+    not the Variable. What `State.map`, `State.merge`, `copy.copy` and JAX make of the State is a snapshot.
 
     Args:
       node: a model, or a container of models.
-      *filters: which leaves go into which State; leaves that no filter takes
-        are left out.
+      *filters: which leaves go into which State; leaves that no filter takes are left out.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Returns:
@@ -534,12 +528,10 @@ def call(graphdef_state: Any, /) -> Caller[Any]:
     a part, and a call calls it on a new graph. This works under `jax.jit`.
 
     Args:
-      graphdef_state: the result of `split` or `unpack`. There may be several
-        States; a call returns one.
+      graphdef_state: the result of `split` or `unpack`. There may be several States; a call returns one.
 
     Returns:
-      A proxy. A call of it returns ``(output, (graphdef, state))`` or, for
-      States of `unpack`, ``(output, state)``.
+      A proxy. A call of it returns ``(output, (graphdef, state))`` or, for States of `unpack`, ``(output, state)``.
 
     Raises:
       GraphError: for other arguments and, at the call, for States that do not

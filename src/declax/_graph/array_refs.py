@@ -79,8 +79,7 @@ def to_refs(node: N, /, only: Filter = ..., *, graph: bool | None = None) -> N:
       The copy; shared Variables and nodes are shared in it too.
 
     Raises:
-      GraphError: for one array in several places; lists the paths. Also for a
-        graph if a tree is required.
+      GraphError: for one array in several places; lists the paths. Also for a graph if a tree is required.
 
     >>> import jax.numpy as jnp
     >>> import declax as dx
@@ -98,8 +97,7 @@ def to_arrays(node: N, /, *, only: Filter = ..., allow_duplicates: bool = False,
     Args:
       node: a model, a State, or a container of such.
       only: which Variables and refs.
-      allow_duplicates: whether a ref may be in several places, each of which
-        gets an array.
+      allow_duplicates: whether a ref may be in several places, each of which gets an array.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
@@ -133,8 +131,7 @@ def with_vars(
       only: which Variables.
       allow_duplicates: whether one array, or one ref, may be in several Variables, each of which gets a copy, and
         whether one Variable may be in several places, which share its copy.
-      hijax, mutable: kinds of Variables that declax does not have; None or
-        False.
+      hijax, mutable: kinds of Variables that declax does not have; None or False.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:

@@ -156,8 +156,7 @@ _call: Any = operator.call
 class Binding:
     """A graph bound to live objects.
 
-    It holds Variables, but no nodes, so that a model that holds its binding is
-    freed as soon as nobody refers to it.
+    It holds Variables, but no nodes, so that a model that holds its binding is freed as soon as nobody refers to it.
 
     Attributes:
       graphdef: the structure.

@@ -92,10 +92,8 @@ class GraphDef(Shared, Generic[N]):
     Attributes:
       tokens: the description.
       num_leaves: the number of leaves of a State of this graph.
-      base: the number of objects of graphs that were flattened before, with
-        the same `ref_index`.
-      outer: for each object, its outer index or -1; None outside of update
-        contexts.
+      base: the number of objects of graphs that were flattened before, with the same `ref_index`.
+      outer: for each object, its outer index or -1; None outside of update contexts.
     """
 
     _interned: ClassVar[Interned[GraphDef[Any]]] = Interned()

@@ -19,8 +19,7 @@ from declax._typing import Path
 def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
     """All values of a graph, static ones too; each node, Variable and ref once.
 
-    The values inside of a node come before the node. The graph must not change
-    while the entries are taken.
+    The values inside of a node come before the node. The graph must not change while the entries are taken.
 
     Args:
       node: a model, or a container of models.
@@ -69,8 +68,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
       only: which of them to consider.
 
     Returns:
-      For each, all of its paths, in order. Values inside of a shared node are
-      not listed.
+      For each, all of its paths, in order. Values inside of a shared node are not listed.
 
     >>> import declax as dx
     >>> m = dx.Module()

@@ -46,11 +46,9 @@ def map(  # noqa: A001  # the peers' name
     Each leaf is seen once, under its first path. Shared objects stay shared.
 
     Args:
-      f: takes a path and a leaf: an array, or a Variable of the model, so that
-        a write to it changes the model. A Variable that it returns is part of
-        the new graph; any other result is the value of a new Variable of the
-        same kind and metadata. For an array of a model it returns an array or
-        a number; for an array of a State, anything.
+      f: takes a path and a leaf: an array, or a Variable of the model, so that a write to it changes the model. A
+        Variable that it returns is part of the new graph; any other result is the value of a new Variable of the same
+        kind and metadata. For an array of a model it returns an array or a number; for an array of a State, anything.
       node: a model, a container of models, or a State, such as one of labels.
       recreate_variables: False puts each result in place of its Variable, also a raw value.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
@@ -59,8 +57,7 @@ def map(  # noqa: A001  # the peers' name
       The new graph. It shares the Variables that `f` returns unchanged.
 
     Raises:
-      GraphError: for a result that cannot take the place of an array, and for
-        a graph if a tree is required.
+      GraphError: for a result that cannot take the place of an array, and for a graph if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()
@@ -103,11 +100,9 @@ def check_function(where: str, f: object) -> None:
 def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
     """A new graph whose nodes, leaves and static values are ``f(path, value)``.
 
-    Values come in the order of `iter_graph`: children before their holders,
-    each object once, under its first path. `f` gets new nodes, which hold the
-    results for their children and may be changed, but the original Variables.
-    If a node holds itself, `f` sees it inside before it is complete, and has
-    to return it unchanged later.
+    Values come in the order of `iter_graph`: children before their holders, each object once, under its first path. `f`
+    gets new nodes, which hold the results for their children and may be changed, but the original Variables. If a node
+    holds itself, `f` sees it inside before it is complete, and has to return it unchanged later.
 
     Args:
       f: takes a path and a value, and returns a value for its place.
@@ -118,9 +113,8 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
       The result for the node itself.
 
     Raises:
-      GraphError: for data in place of a static value; for a replaced node
-        of a cycle, with both of its paths; for None in place of the root;
-        for a graph if a tree is required.
+      GraphError: for data in place of a static value; for a replaced node of a cycle, with both of its paths; for None
+        in place of the root; for a graph if a tree is required.
 
     >>> import declax as dx
     >>> m = dx.Module()

@@ -115,12 +115,10 @@ def update(
 ) -> UpdateReport | None:
     """Puts values into an existing graph, in place.
 
-    A State may have only some of the paths. Dtypes may differ; an array of
-    NumPy in a dtype that JAX lacks, such as float64 without 64-bit numbers,
-    is converted as JAX does it. If several States have a path, the last one
-    counts. A ref of the graph stays, and is written to in its own dtype. An
-    array that is committed to devices gives its place to a new one that is
-    not.
+    A State may have only some of the paths. Dtypes may differ; an array of NumPy in a dtype that JAX lacks, such as
+    float64 without 64-bit numbers, is converted as JAX does it. If several States have a path, the last one counts. A
+    ref of the graph stays, and is written to in its own dtype. An array that is committed to devices gives its place to
+    a new one that is not.
 
     Args:
       node: a model, or a container of models.
@@ -132,8 +130,7 @@ def update(
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,
         all of which it lists; for new values in tuples. Nothing is changed.
-      TraceContextError: for Variables and nodes of another trace level. Nothing
-        is changed.
+      TraceContextError: for Variables and nodes of another trace level. Nothing is changed.
 
     >>> import declax as dx
     >>> m = dx.Module()

@@ -265,9 +265,8 @@ def split_rngs(
     One key is drawn from each stream, and split. On an error no stream is changed.
 
     Args:
-      node: a model, an Rngs, or a container of such. Without it, this is a
-        decorator: the streams of all arguments are changed before each call,
-        and restored after it, also if it fails; they need not have any.
+      node: a model, an Rngs, or a container of such. Without it, this is a decorator: the streams of all arguments are
+        changed before each call, and restored after it, also if it fails; they need not have any.
       splits: the number of keys, or the shape of the array.
       only: selects streams by name, kind or path.
       squeeze: with ``splits=1``, gives one key in place of an array of one.
@@ -323,9 +322,8 @@ def fork_rngs(
     count has moved by one when the stream is restored.
 
     Args:
-      split: how many keys each stream gets: None for one, a number or a shape
-        for an array of keys, or a mapping from filters to those. The first
-        filter that matches a stream counts; a stream that none matches stays.
+      split: how many keys each stream gets: None for one, a number or a shape for an array of keys, or a mapping from
+        filters to those. The first filter that matches a stream counts; a stream that none matches stays.
       node, graph, graph_updates: as of `split_rngs`, as are results and errors.
 
     >>> import declax as dx
@@ -375,9 +373,8 @@ def with_rngs(
     Args:
       node: a model, an Rngs, or a container of such. Without it, this is a
         decorator, which calls the function with new nodes for its arguments.
-      split: the number of different keys or the shape of their array, for all
-        streams; or a mapping from filters to those, of which the first that
-        matches a stream counts. None in it leaves a stream to the other rules.
+      split: the number of different keys or the shape of their array, for all streams; or a mapping from filters to
+        those, of which the first that matches a stream counts. None in it leaves a stream to the other rules.
       fork: selects streams that get one new key.
       broadcast: the number of equal keys or the shape of their array, as `split`.
       only: selects the streams that any rule is for.
@@ -433,14 +430,12 @@ def reseed(
     Args:
       node: as of `split_rngs`, as are the backups returned.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
-      policy: how a new key replaces an array of keys: ``"scalars_only"`` raises
-        an error, ``"match_shape"`` splits the key, and a function of path, new
-        key and shape returns the keys.
+      policy: how a new key replaces an array of keys: ``"scalars_only"`` raises an error, ``"match_shape"`` splits the
+        key, and a function of path, new key and shape returns the keys.
       **stream_keys: for each name, a seed: an int, a key, or a stream.
 
     Raises:
-      RngError: for a name that no stream has, a value that is not a seed, and
-        a policy whose result has another shape.
+      RngError: for a name that no stream has, a value that is not a seed, and a policy whose result has another shape.
       TraceContextError: for a stream of another trace level.
 
     >>> import declax as dx
@@ -486,10 +481,9 @@ _broadcast: Final[ContextVar[tuple[Predicate, ...]]] = ContextVar("declax_broadc
 class broadcast_rngs(ContextDecorator):  # noqa: N801  # reads as a function
     """Allows the rows of a `vmap` to draw the same random numbers.
 
-    A model that `vmap` broadcasts draws the same numbers for each row: one
-    dropout mask for all. This is rarely what you want, so `vmap` warns about
-    it, except in the block of a ``with``, in the thread or task that enters it,
-    and in calls of a function that this decorates.
+    A model that `vmap` broadcasts draws the same numbers for each row: one dropout mask for all. This is rarely what
+    you want, so `vmap` warns about it, except in the block of a ``with``, in the thread or task that enters it, and in
+    calls of a function that this decorates.
 
     Args:
       *filters: selects streams by their count; all streams if none is given.

@@ -277,9 +277,8 @@ def _named(method: Any, doc: str) -> object:
 class Samplers(Pytree):
     """The functions of ``jax.random`` as methods that need no key.
 
-    A subclass returns a fresh key at each call. `lecun_normal` and the like
-    return an initializer that needs no key; `orthogonal` and `truncated_normal`
-    are the samplers of these names.
+    A subclass returns a fresh key at each call. `lecun_normal` and the like return an initializer that needs no key;
+    `orthogonal` and `truncated_normal` are the samplers of these names.
     """
 
     _pytree__draws: ClassVar[bool] = True
@@ -373,8 +372,7 @@ class RngStream(Samplers):
     """A stream of keys: the n-th draw is ``jax.random.fold_in(key, n)``, counted from 0.
 
     Args:
-      key: a seed, a key, or a Variable or stream that holds a key; the new
-        stream counts from 0.
+      key: a seed, a key, or a Variable or stream that holds a key; the new stream counts from 0.
       tag: its name, in the metadata of key and count, where filters find it.
 
     Raises:
@@ -504,14 +502,12 @@ class Rngs(Samplers):
         """New streams with arrays of different keys, for `vmap` and `scan` to run over.
 
         Args:
-          k: the number of keys, or the shape of the arrays; or a mapping from
-            filters to those. The first filter that matches a stream counts; a
-            stream that none matches, or one that maps to None, is copied with
-            its key and a count of 0.
+          k: the number of keys, or the shape of the arrays; or a mapping from filters to those. The first filter that
+            matches a stream counts; a stream that none matches, or one that maps to None, is copied with its key and a
+            count of 0.
 
         Raises:
-          RngError: for an invalid size, a filter that matches no stream, and a
-            stream that holds an array of keys.
+          RngError: for an invalid size, a filter that matches no stream, and a stream that holds an array of keys.
           TraceContextError: a stream belongs to another trace.
 
         >>> import declax as dx

@@ -109,18 +109,16 @@ def filter_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any:
 class State(MutableMapping[Any, Any], Generic[M]):
     """The values of a graph by path: a nested mapping over a flat list.
 
-    A State is a snapshot of a model, except that of `variables`. Reading a path gives a view: a nested
-    State, or a Variable that writes into the State. As a pytree it is nested
-    dicts with a read-only Variable over each value of a Variable. It is written
-    at the trace level at which it was made, and read anywhere.
+    A State is a snapshot of a model, except that of `variables`. Reading a path gives a view: a nested State, or a
+    Variable that writes into the State. As a pytree it is nested dicts with a read-only Variable over each value of a
+    Variable. It is written at the trace level at which it was made, and read anywhere.
 
     Args:
       entries: nested mappings, or pairs, that end in Variables or other values;
         or a FlatState, whose order the State keeps. Empty mappings are left out.
 
     Raises:
-      GraphError: `entries` is not a mapping, contains itself, or has paths that
-        contradict each other.
+      GraphError: `entries` is not a mapping, contains itself, or has paths that contradict each other.
 
     >>> import declax as dx
     >>> state = dx.State({"linear": {"kernel": dx.Param(1.0)}})
@@ -183,8 +181,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         """The State with these values by path; the inverse of `flat_state`.
 
         Args:
-          flat: a FlatState, whose order the State keeps; a mapping from paths,
-            or pairs, which the State puts in order.
+          flat: a FlatState, whose order the State keeps; a mapping from paths, or pairs, which the State puts in order.
 
         Raises:
           GraphError: a path is not a tuple, or paths contradict each other.
@@ -226,8 +223,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         """Puts the values of nested dicts into this State; Variables keep their kind and metadata.
 
         Args:
-          pure_dict: nested mappings of raw values, as of `to_pure_dict`, for
-            some or all paths.
+          pure_dict: nested mappings of raw values, as of `to_pure_dict`, for some or all paths.
           replace_fn: takes the old value, a Variable or another one, and the
             new one; returns a Variable or a raw value.
 

@@ -136,9 +136,8 @@ def leaves_of(tree: PyTree) -> Iterator[Leaf]:
 def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     """A Variable for each array of an optax state.
 
-    One that mirrors a parameter of the same shape is an `OptVariable` with the
-    metadata of the parameter, except for hooks on values, and is where it says:
-    its ``optimizer_sharding``, if any, is the sharding of the state.
+    One that mirrors a parameter of the same shape is an `OptVariable` with the metadata of the parameter, except for
+    hooks on values, and is where it says: its ``optimizer_sharding``, if any, is the sharding of the state.
     """
     sources = {
         path: (value, None if leaf_def is None else _of_mirror(leaf_def[1]))

@@ -46,9 +46,8 @@ class Optimizer(Pytree, Generic[M]):
 
     Attributes:
       step: the number of updates so far, a uint32 in an `OptState`.
-      opt_state: the optax state, each array in a Variable: an `OptVariable`
-        with the metadata of the parameter that it mirrors, or an `OptArray`.
-        The parts that mirror the parameters are mappings:
+      opt_state: the optax state, each array in a Variable: an `OptVariable` with the metadata of the parameter that it
+        mirrors, or an `OptArray`. The parts that mirror the parameters are mappings:
         ``opt_state[0].mu["linear"]["kernel"]``. Variables can be assigned to:
         ``optimizer.opt_state.hyperparams["learning_rate"].value = 1e-4``.
 
@@ -56,9 +55,8 @@ class Optimizer(Pytree, Generic[M]):
       OptimizerError: `wrt` matches nothing, `tx` is not a transformation, or its
         state holds something else than arrays.
 
-    Two optimizers share compiled steps if they have the same `tx` object, or
-    transformations built from equal Specs (``dx.spec(optax.adam, 1e-3).build()``),
-    which also pickle by the Spec. Other transformations need cloudpickle for
+    Two optimizers share compiled steps if they have the same `tx` object, or transformations built from equal Specs
+    (``dx.spec(optax.adam, 1e-3).build()``), which also pickle by the Spec. Other transformations need cloudpickle for
     that, the extra `pickle`.
 
     >>> import optax
@@ -110,15 +108,12 @@ class Optimizer(Pytree, Generic[M]):
         """Updates the model's parameters, the optimizer's state and the step, in place.
 
         Args:
-          model: the model that the optimizer was made for, or one whose
-            parameters have the same paths and shapes.
-          grads: their gradients: a `State`, as `dx.grad` returns, or a tree with
-            the structure of the model, as of `jax.grad`; for a list, tuple or
-            dict of models, one of States. Gradients of other Variables of the
-            model are ignored.
-          **extra: arguments of the transformation, such as ``value=loss`` for
-            `optax.contrib.reduce_on_plateau`, or ``value=, grad=, value_fn=``
-            for `optax.lbfgs`, where ``value_fn`` takes a State of the parameters.
+          model: the model that the optimizer was made for, or one whose parameters have the same paths and shapes.
+          grads: their gradients: a `State`, as `dx.grad` returns, or a tree with the structure of the model, as of
+            `jax.grad`; for a list, tuple or dict of models, one of States. Gradients of other Variables of the model
+            are ignored.
+          **extra: arguments of the transformation, such as ``value=loss`` for `optax.contrib.reduce_on_plateau`, or
+            ``value=, grad=, value_fn=`` for `optax.lbfgs`, where ``value_fn`` takes a State of the parameters.
 
         Returns:
           The updates that were added to the parameters: a State of arrays.
