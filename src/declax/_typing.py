@@ -44,6 +44,10 @@ MYPY: Final = False
 Tuple2: TypeAlias = tuple[T, T]
 Tuple3: TypeAlias = tuple[T, T, T]
 Tuple4: TypeAlias = tuple[T, T, T, T]
+Tuple5: TypeAlias = tuple[T, T, T, T, T]
+Tuple6: TypeAlias = tuple[T, T, T, T, T, T]
+Tuple7: TypeAlias = tuple[T, T, T, T, T, T, T]
+Tuple8: TypeAlias = tuple[T, T, T, T, T, T, T, T]
 """A tuple of a number of values of one type; mypy unpacks it, as it does not always do for `*tuple[T, ...]`."""
 
 ArrayLike: TypeAlias = "jax.Array | np.ndarray[Any, Any] | np.generic | float | complex | bool | int"

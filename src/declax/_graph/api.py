@@ -25,7 +25,7 @@ from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, make_state, register_state, show_variables, split_leaves
 from declax._tree.statuses import check_depth
-from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4
+from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
@@ -100,6 +100,14 @@ def split(node: N, a: Filter, b: Filter, /, *, graph: bool | None = None) -> tup
 def split(node: N, /, *f: *Tuple3[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple3[State[N]]]: ...
 @overload
 def split(node: N, /, *f: *Tuple4[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple4[State[N]]]: ...
+@overload
+def split(node: N, /, *f: *Tuple5[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple5[State[N]]]: ...
+@overload
+def split(node: N, /, *f: *Tuple6[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple6[State[N]]]: ...
+@overload
+def split(node: N, /, *f: *Tuple7[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple7[State[N]]]: ...
+@overload
+def split(node: N, /, *f: *Tuple8[Filter], graph: bool | None = None) -> tuple[GraphDef[N], *Tuple8[State[N]]]: ...
 @overload
 def split(node: Any, a: Filter, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]: ...
 def split(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
