@@ -51,14 +51,13 @@ def status_of(typ: Type) -> str | None:
 
 def holds_no_leaf(typ: Type) -> bool:
     """Whether values of this type contain no leaf, and no function (which may be a Module)."""
-    return _Statuses(number="data", function=None).of(typ) in ("static", "snapshot")
+    return _Statuses(is_of_leaves=True).of(typ) in ("static", "snapshot")
 
 
 class _Statuses(NamedTuple):
-    """The statuses of types, with those of numbers and functions."""
+    """The statuses of types; those of the values of leaves if numbers are data and functions may be Modules."""
 
-    number: str = _NUMBER
-    function: str | None = "static"
+    is_of_leaves: bool = False
 
     def of(self, typ: Type, within: frozenset[Type] = frozenset()) -> str | None:
         """The status of a type inside some recursive aliases."""
@@ -73,11 +72,12 @@ class _Statuses(NamedTuple):
             return None if is_mixed else _joined(parts)
         if isinstance(typ, TupleType):
             is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
-            return self._in_container(typ.items, "static", within) if is_plain else None
+            is_known = is_plain and (bool(typ.items) or not self.is_of_leaves)
+            return self._in_container(typ.items, "static", within) if is_known else None
         if isinstance(typ, (TypeType, NoneType)):
             return "static"
         if isinstance(typ, (CallableType, Overloaded)):
-            return self.function
+            return None if self.is_of_leaves else "static"
         if isinstance(typ, LiteralType):
             return self.of(typ.fallback, within)
         if isinstance(typ, TypeVarType):
@@ -88,10 +88,10 @@ class _Statuses(NamedTuple):
         bases = {base.fullname for base in typ.type.mro}
         if bases & names.DATA_BASES:
             return "data"
-        if bases & _NUMBERS and "enum.Enum" not in bases:
-            return self.number
-        if bases & (_STATIC | _FUNCTIONS):
-            return "static" if bases & _STATIC else self.function
+        if bases & _NUMBERS and (self.is_of_leaves or "enum.Enum" not in bases):
+            return "data" if self.is_of_leaves else _NUMBER
+        if bases & _STATIC or (bases & _FUNCTIONS and not self.is_of_leaves):
+            return "static"
         if not is_container(typ.type) or not typ.args:
             return None
         parts = typ.args[1:] if "typing.Mapping" in bases and len(typ.args) == 2 else typ.args
