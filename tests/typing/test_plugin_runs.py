@@ -185,7 +185,7 @@ def test_a_comment_silences_one_finding(folder: Path) -> None:
 
 
 BROKEN_PLUGIN = """
-    from declax.mypy_plugin.checks.field import FIELD
+    from declax.mypy_plugin.checks.fields import FIELD
     from declax.mypy_plugin.hooks import DeclaxPlugin
     from declax.mypy_plugin.registry import Entry
 

@@ -12,7 +12,7 @@ from mypy.plugin import AttributeContext
 from mypy.types import AnyType, Instance, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks.unset import members_assigned
+from declax.mypy_plugin.checks.fields import members_assigned
 from declax.mypy_plugin.expressions import nodes_in_module
 from declax.mypy_plugin.reporting import Reporter, error_code
 

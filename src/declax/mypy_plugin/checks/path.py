@@ -12,7 +12,7 @@ from mypy.subtypes import find_member
 from mypy.types import Instance, NoneType, ProperType, TupleType, Type, UnionType, UnpackType, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks.unset import members_assigned, names_set_by_calls
+from declax.mypy_plugin.checks.fields import members_assigned, names_set_by_calls
 from declax.mypy_plugin.declared import ANY_NAME, declared_fields, is_closed, sown_by, sown_in
 from declax.mypy_plugin.expressions import literal, nodes_in_module
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest, text_of
