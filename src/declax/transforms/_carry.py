@@ -88,26 +88,26 @@ class CarrySlots(NamedTuple):
 
 
 def trace_until_stable(
-    traced: TracedFunction,
+    function: Callable[..., Outcome],
     leaves: Sequence[Any],
     analyse: Callable[[Outcome], CarrySlots],
     context: ErrorContext,
-) -> tuple[Outcome, CarrySlots, list[Any]]:
+) -> tuple[TracedFunction, CarrySlots, list[Any]]:
     """Traces a function until a step keeps the types of its carry; returns leaves of these types.
 
     As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again.
     """
     given = list(leaves)
     while True:
-        outcome = traced.look(given)
-        step = analyse(outcome)
+        traced = TracedFunction(function, given)
+        step = analyse(traced.outcome)
         is_stable = True
-        for position, result in zip(step.leaves, step.next_values(outcome, given), strict=True):
+        for position, result in zip(step.leaves, step.next_values(traced.outcome, given), strict=True):
             if types_of(given[position]) != types_of(result):
                 given[position] = _promoted(given[position], result, context.of_leaf(position), context)
                 is_stable = False
         if is_stable:
-            return outcome, step, given
+            return traced, step, given
 
 
 def _promoted(value: Any, new: Any, where: str, context: ErrorContext) -> Any:

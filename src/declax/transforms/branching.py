@@ -136,11 +136,10 @@ def _run(
 
     def choose(call: Call) -> Outcome:
         structure = call.structure
-        traced = [
-            TracedFunction(named(lifted(closure, structure, mode, adapt=itemgetter(i)), function, structure))
-            for i, function in enumerate(functions.values())
-        ]
-        outcomes = [function.look(call.leaves) for function in traced]
+        bodies = [lifted(closure, structure, mode, adapt=itemgetter(number)) for number in range(len(functions))]
+        pairs = zip(bodies, functions.values(), strict=True)
+        traced = [TracedFunction(named(body, user, structure), call.leaves) for body, user in pairs]
+        outcomes = [function.outcome for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
             unchanged = _unchanged(operands, () if call.captures is None else call.captures.values)
             outcomes = [_with_change(structure, outcome, unchanged) for outcome in outcomes]

@@ -65,11 +65,10 @@ def while_loop(
         structure = call.structure
         lifted_cond = lifted(closure, structure, mode, adapt=itemgetter(0))
         lifted_body = lifted(closure, structure, mode, adapt=itemgetter(1))
-        condition = TracedFunction(named(lifted_cond, cond_fun, structure))
-        body = TracedFunction(named(lifted_body, body_fun, structure))
         context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)
-        outcome, step, given = _trace_body(call, body, 0, context)
-        _check_condition(condition.look(given), context)
+        body, step, given = _trace_body(call, named(lifted_body, body_fun, structure), 0, context)
+        condition = TracedFunction(named(lifted_cond, cond_fun, structure), given)
+        _check_condition(condition.outcome, context)
         _check_refs(call, condition, body)
 
         def holds(carried: Any) -> Any:
@@ -82,7 +81,7 @@ def while_loop(
         last = jax.lax.while_loop(holds, advance, step.first(given))
         if condition.calls_back or body.calls_back:
             wait(last)
-        return step.conclude(outcome, last)
+        return step.conclude(body.outcome, last)
 
     return cast("T", run(lambda: Call((init_val,), {}, mode, closure.find()).check_arrays(), loop))
 
@@ -133,10 +132,10 @@ def fori_loop(
     closure = Closure(body_fun)
 
     def loop(call: Call) -> Outcome:
-        body = TracedFunction(named(lifted(closure, call.structure, mode), body_fun, call.structure))
+        function = named(lifted(closure, call.structure, mode), body_fun, call.structure)
         names = ("i", "init_val")
         context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: names[number], mode)
-        outcome, step, given = _trace_body(call, body, 1, context)
+        body, step, given = _trace_body(call, function, 1, context)
 
         def advance(number: Any, carried: Any) -> Any:
             full = step.put(carried, given)
@@ -146,7 +145,7 @@ def fori_loop(
         last = jax.lax.fori_loop(lower, upper, advance, step.first(given), unroll=unroll)
         if body.calls_back:
             wait(last)
-        return step.conclude(outcome, last)
+        return step.conclude(body.outcome, last)
 
     def take() -> Call:
         return Call((_number_like(lower, upper), init_val), {}, mode, closure.find()).check_arrays()
@@ -172,8 +171,8 @@ def _number_like(lower: Any, upper: Any) -> Any:
 
 
 def _trace_body(
-    call: Call, body: TracedFunction, argument: int, context: ErrorContext
-) -> tuple[Outcome, CarrySlots, list[Any]]:
+    call: Call, function: Callable[..., Outcome], argument: int, context: ErrorContext
+) -> tuple[TracedFunction, CarrySlots, list[Any]]:
     """As `trace_until_stable`, for a loop that carries one of its arguments."""
     parts = call.structure.tree.children()[0].children()
     start = sum(part.num_leaves for part in parts[:argument])
@@ -185,7 +184,7 @@ def _trace_body(
         pairs = list(given.pairs(Subtree(tree, range(tree.num_leaves), is_root, "the output"), context))
         return step_of(outcome, pairs, is_root, context)[0]
 
-    return trace_until_stable(body, call.leaves, analyse, context)
+    return trace_until_stable(function, call.leaves, analyse, context)
 
 
 def _check_condition(outcome: Outcome, context: ErrorContext) -> None:

@@ -43,7 +43,7 @@ from declax.transforms._engine.structure import (
     parameter_name,
     parameters,
 )
-from declax.transforms._engine.tracing import TracedFunction, kept_leaves, new_values, output_tree, values_at
+from declax.transforms._engine.tracing import kept_leaves, new_values, output_tree, values_at
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
 
@@ -189,9 +189,8 @@ class Scanned(Wrapped[P, R]):
         def run(*leaves: Any) -> Outcome:
             steps = _Steps(axes, closure.function, leaves, context)
             step = lifted(closure, structure, mode, steps.labels, adapt)
-            traced = TracedFunction(named(step, closure.function, structure))
-            outcome = steps.run(traced, leaves, **options)
-            self._calls_back |= traced.calls_back
+            outcome, calls_back = steps.run(named(step, closure.function, structure), leaves, **options)
+            self._calls_back |= calls_back
             self._traces += 1
             return outcome
 
@@ -210,13 +209,15 @@ class _Steps:
         self._warned: set[str] = set()
         self._stacked: dict[int, Any] = {}  # the axes of the places whose values are stacked
 
-    def run(self, traced: TracedFunction, leaves: Sequence[Any], *, length: int | None, **options: Any) -> Outcome:
-        """Runs all steps."""
+    def run(
+        self, function: Callable[..., Outcome], leaves: Sequence[Any], *, length: int | None, **options: Any
+    ) -> tuple[Outcome, bool]:
+        """Runs all steps; whether they call Python."""
         length = size_along_axes("scan", self._named(leaves), length, "length")
         pairs = zip(leaves, self.labels.leaves, strict=True)
         xs = [_move_axis(value, axis, 0) for value, axis in pairs if has_step_axis(axis)]
-        outcome, step, shared = trace_until_stable(
-            traced, self._with_slices(leaves, _types_of_steps(xs)), self._analyse, self._context
+        traced, step, shared = trace_until_stable(
+            function, self._with_slices(leaves, _types_of_steps(xs)), self._analyse, self._context
         )
         stacked = self._stacked
 
@@ -228,7 +229,7 @@ class _Steps:
             return step.next_values(made, full), values_at(step.structure, tuple(stacked), made, full)
 
         last, ys = jax.lax.scan(advance, step.first(shared), xs, length=length, **options)
-        return step.conclude(outcome, last, _in_place(stacked, ys))
+        return step.conclude(traced.outcome, last, _in_place(stacked, ys)), traced.calls_back
 
     def _with_slices(self, leaves: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """All leaves, with the slices of one step in place of leaves with an axis."""

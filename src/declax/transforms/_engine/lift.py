@@ -102,8 +102,9 @@ class Call:
         self.values: list[Any] = []
         if self.roots:
             self.binding, values = bind_and_read(bind_many, self.roots)
-            if not mode.graph:
-                _check_trees(self.binding, self.roots, captured)
+            if not mode.graph:  # a captured argument counts once
+                for part in (self.roots[: len(self.roots) - len(captured)], *((root,) for root in captured)):
+                    check_mode(bind_many(part).graphdef, False)
             self.values = list(values)
         self.structure: Structure = Structure(tree, pattern, self.binding.graphdef, key, statics)
 
@@ -138,15 +139,6 @@ class Call:
     def trace(self) -> Trace:
         """The structure, and the shapes and dtypes of all leaves."""
         return Trace.of(self.structure, self.leaves)
-
-
-def _check_trees(binding: Binding, roots: tuple[Any, ...], captured: tuple[Any, ...]) -> None:
-    """Checks that the arguments are trees; a captured argument counts once."""
-    if captured:
-        for part in (roots[: len(roots) - len(captured)], *((root,) for root in captured)):
-            check_mode(bind_many(part).graphdef, False)
-    else:
-        check_mode(binding.graphdef, False)
 
 
 _PAIR: Final = walk(((), ())).tokens[0]

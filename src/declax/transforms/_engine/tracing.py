@@ -26,34 +26,29 @@ _EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
 
 
 class TracedFunction:
-    """A lifted function that is traced apart; a call of it does what that trace says.
+    """A lifted function that was traced for leaves of some types; a call of it does what that trace says.
 
-    The loop or branch around it sees only the leaves that it uses. `refs` are the array refs that it reads or writes:
-    the number of a leaf, or the identity of what it closes over.
+    The loop or branch around it sees only the leaves that it uses.
+
+    Attributes:
+      outcome: its results: shapes and dtypes, and the plan.
+      refs: the array refs that it reads or writes: the number of a leaf, or the identity of what it closes over.
     """
 
-    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "refs")
+    __slots__ = ("_function", "_program", "_tree", "_types", "calls_back", "outcome", "refs")
 
-    def __init__(self, function: Callable[..., Outcome]) -> None:
-        self.calls_back: bool = False
-        self.refs: set[Hashable] = set()
+    def __init__(self, function: Callable[..., Outcome], leaves: Sequence[Any]) -> None:
+        self.outcome: Outcome
+        jaxpr, self.outcome = jax.make_jaxpr(function, return_shape=True)(*leaves)
+        self.calls_back: bool = calls_back(jaxpr)
+        self.refs: set[Hashable] = _refs_in(jaxpr) if jaxpr.effects else set()
         self._function = function
-        self._program: Any = None
-        self._tree: Any = None
-        self._types: list[Any] = []
-
-    def look(self, leaves: Sequence[Any]) -> Outcome:
-        """The results for leaves of these types: shapes and dtypes, and the plan."""
-        jaxpr, outcome = jax.make_jaxpr(self._function, return_shape=True)(*leaves)
-        self._program = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
-        self.calls_back = calls_back(jaxpr)
-        self.refs = _refs_in(jaxpr) if jaxpr.effects else set()
-        self._types = jaxpr.in_avals
-        self._tree = jax.tree_util.tree_structure(outcome)
-        return cast("Outcome", outcome)
+        self._program: Any = functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, jaxpr.consts)
+        self._types: list[Any] = jaxpr.in_avals
+        self._tree: Any = jax.tree_util.tree_structure(self.outcome)
 
     def __call__(self, leaves: Sequence[Any]) -> Outcome:
-        """The results for leaves of the types of the last call."""
+        """The results for leaves of these types."""
         if is_jit_disabled():  # whoever sets this wants to see the user's function run
             return self._function(*leaves)
         made = self._program(*map(_as_array, jax.tree_util.tree_leaves(leaves), self._types))
