@@ -61,11 +61,12 @@ class ErrorContext(NamedTuple):
 
 
 class CarrySlots(NamedTuple):
-    """The carry: leaves of the call, and the places of their next values."""
+    """The carry: leaves of the call, and the places of their next values; and the axes of what is stacked, by place."""
 
     structure: Structure
     leaves: tuple[int, ...]
     places: tuple[int, ...]
+    stacked: dict[int, int]
 
     def first(self, leaves: Sequence[Any]) -> list[Any]:
         """The carried values before the first step."""
@@ -169,8 +170,8 @@ def step_of(
     is_root_returned: Sequence[bool],
     context: ErrorContext,
     labels: Labels | None = None,
-) -> tuple[CarrySlots, dict[int, int]]:
-    """The carry of a function, and the axes of the new values that are stacked, by place.
+) -> CarrySlots:
+    """The carry of a function, and the new values that are stacked.
 
     The pairs are leaves of the arguments with those of the result that replace them. Without labels, all is carried.
     """
@@ -200,7 +201,7 @@ def step_of(
     for a, b in pairs:
         if not is_root[a]:
             places[context.structure.num_leaves + a - sum(is_root[:a])] = ends + b - sum(is_root_returned[:b])
-    return CarrySlots(context.structure, tuple(places), tuple(places.values())), stacked
+    return CarrySlots(context.structure, tuple(places), tuple(places.values()), stacked)
 
 
 def has_step_axis(axis: Any) -> bool:
@@ -265,12 +266,9 @@ def _is_kept(
     """Whether an object of the next step is that of this one, or a new one that may take its place."""
     origin = origin_of.get(id(after))
     if origin is None:
-        return bool(replaced) or (isinstance(after, Variable) and context.transform in _REBINDING)
+        # as in the peer, an attribute of a model may get another Variable of the same kind
+        return bool(replaced) or (isinstance(after, Variable) and context.transform != "while_loop")
     return origin is before
-
-
-_REBINDING = ("scan", "fori_loop")
-"""The loops in which an attribute of a model may get another Variable of the same kind, as in the peer."""
 
 
 def _rebound(walked: Walk, found: Walk, origin_of: Mapping[int, Any]) -> dict[int, int]:

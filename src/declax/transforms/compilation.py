@@ -48,6 +48,7 @@ from declax.transforms._engine.lift import (
 )
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import SHARDINGS, Labels, OutputGroups, Prefixes, from_groups, in_groups
+from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
 from declax.transforms._engine.structure import (
     Mode,
@@ -66,15 +67,10 @@ from declax.transforms._engine.tracing import written_leaves
 from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
-    from declax.transforms._engine.prefixes import StateSharding as StateSharding
     from declax.transforms._engine.signatures import JitOptions, ModeOptions
     from declax.transforms.sharding import shard_map as shard_map
 else:
-    __getattr__ = lazy_names(  # the peer's module of this name has them too
-        __name__,
-        StateSharding="declax.transforms._engine.prefixes",
-        shard_map="declax.transforms.sharding",
-    )
+    __getattr__ = lazy_names(__name__, shard_map="declax.transforms.sharding")  # as the peer's module of this name
 
 A = TypeVar("A")
 B = TypeVar("B")

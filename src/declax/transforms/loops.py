@@ -182,7 +182,7 @@ def _trace_body(
     def analyse(outcome: Outcome) -> CarrySlots:
         tree, is_root = output_tree(outcome)
         pairs = list(given.pairs(Subtree(tree, range(tree.num_leaves), is_root, "the output"), context))
-        return step_of(outcome, pairs, is_root, context)[0]
+        return step_of(outcome, pairs, is_root, context)
 
     return trace_until_stable(function, call.leaves, analyse, context)
 

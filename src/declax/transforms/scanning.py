@@ -207,7 +207,6 @@ class _Steps:
         self.labels = axes.labels(context.structure, leaves, function, default=Carry)
         self._streams = _shared_streams(context.structure, self.labels) if context.mode.updates else []
         self._warned: set[str] = set()
-        self._stacked: dict[int, Any] = {}  # the axes of the places whose values are stacked
 
     def run(
         self, function: Callable[..., Outcome], leaves: Sequence[Any], *, length: int | None, **options: Any
@@ -219,17 +218,16 @@ class _Steps:
         traced, step, shared = trace_until_stable(
             function, self._with_slices(leaves, _types_of_steps(xs)), self._analyse, self._context
         )
-        stacked = self._stacked
 
         def advance(carried: Any, own: Any) -> Any:
             full = step.put(carried, self._with_slices(shared, own))
             for leaf in self._streams:
                 full[leaf] = shared[leaf]
             made = traced(full)
-            return step.next_values(made, full), values_at(step.structure, tuple(stacked), made, full)
+            return step.next_values(made, full), values_at(step.structure, tuple(step.stacked), made, full)
 
         last, ys = jax.lax.scan(advance, step.first(shared), xs, length=length, **options)
-        return step.conclude(traced.outcome, last, _in_place(stacked, ys)), traced.calls_back
+        return step.conclude(traced.outcome, last, _in_place(step.stacked, ys)), traced.calls_back
 
     def _with_slices(self, leaves: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """All leaves, with the slices of one step in place of leaves with an axis."""
@@ -261,7 +259,7 @@ class _Steps:
         if len(given) != len(returned):
             raise _unequal_carries([part.name for part in given], [part.name for part in returned])
         pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
-        step, self._stacked = step_of(outcome, pairs, is_root, self._context, self.labels)
+        step = step_of(outcome, pairs, is_root, self._context, self.labels)
         if self._streams:
             warn_of_equal_draws("scan", step.structure, self.labels, outcome.plan, outcome.new, self._warned)
         of_output = outcome.plan.labels[len(new_values(outcome.plan)) :]
@@ -269,7 +267,7 @@ class _Steps:
             if place not in step.places:
                 if not has_step_axis(axis):
                     raise _no_axis("Carry, in a new model")
-                self._stacked[place] = axis
+                step.stacked[place] = axis
         return step
 
     def _name(self, path: Sequence[Any]) -> str:

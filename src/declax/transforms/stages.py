@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
-MAX_DIFFERENCES = 4
-"""So many differences of two calls are listed in an error."""
-
 Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 """How a compiled function takes arguments apart."""
 
@@ -171,7 +168,7 @@ class Compiled(Stage[R]):
         return TransformError(
             f"{self._program.name}, compiled",
             "it was compiled for other arguments",
-            got="\n".join(found[:MAX_DIFFERENCES]) or "another graph, which prints in the same way",
+            got="\n".join(found[:4]) or "another graph, which prints in the same way",
             why="one executable is for one structure, and one set of shapes, dtypes and static arguments",
             fix=f"dx.jit({self._program.name})(...)        # compiles again where it has to",
         )

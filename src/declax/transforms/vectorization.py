@@ -143,16 +143,13 @@ def check_shared(
         if label is None:
             if _is_mapped(value):
                 raise _differs(call, plan, number)
-        elif label not in _ENDS or not is_array_like(value):
+        elif label not in (0, -1) or not is_array_like(value):
             name = names_of_outputs(call.structure, plan)[number]
             for leaf in jax.tree.leaves(value):
                 if not is_array_like(leaf):
                     raise no_array(name, leaf)
                 check_axis(name, label, leaf, jax.numpy.ndim(leaf) + 1)
     warn_of_equal_draws(transform, call.structure, labels, plan, leaves, warned, call.values)
-
-
-_ENDS = (0, -1)
 
 
 def check_refs(call: Call, transform: str, is_refused: Sequence[bool]) -> None:

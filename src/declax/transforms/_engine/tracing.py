@@ -22,8 +22,6 @@ from declax.errors import TransformError, describe
 from declax.transforms._engine.lift import Outcome, Plan, calls_back, leaf_origins
 from declax.transforms._engine.structure import Structure, paths_in
 
-_EFFECTS_ON_REFS = ("ReadEffect", "WriteEffect", "AccumEffect")
-
 
 class TracedFunction:
     """A lifted function that was traced for leaves of some types; a call of it does what that trace says.
@@ -59,7 +57,8 @@ def _refs_in(jaxpr: Any) -> set[Hashable]:
     names: dict[Any, Hashable] = {variable: number for number, variable in enumerate(jaxpr.jaxpr.invars)}
     closed_over = zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
     names |= {variable: ("closed over", id(ref)) for variable, ref in closed_over}
-    return {names[effect.input] for effect in jaxpr.effects if type(effect).__name__ in _EFFECTS_ON_REFS}
+    kinds = ("ReadEffect", "WriteEffect", "AccumEffect")
+    return {names[effect.input] for effect in jaxpr.effects if type(effect).__name__ in kinds}
 
 
 def _as_array(leaf: Any, type_: Any) -> Any:
