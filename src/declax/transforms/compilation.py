@@ -260,7 +260,8 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             placed = (labels, shardings.groups(labels, None))
         donation = Donation.of(call, self._donated)
         donated = () if donation is None else donation.of_graph
-        function = lifted(self._closure, structure, self._mode, labels, self._adapt(call), donated)
+        adapt = functools.partial(self._static.give, statics=structure.statics)
+        function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
         function = named(function, user, structure)
         return Program(function, structure, donation, self._options, placed, self._traces)
 

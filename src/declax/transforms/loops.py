@@ -124,9 +124,10 @@ def fori_loop(
     (True, 9)
     """
     checked_function("fori_loop", "body_fun", body_fun)
+    is_float = isinstance(lower, float) or jnp.issubdtype(getattr(lower, "dtype", np.int32), np.floating)
     for name, bound in (("lower", lower), ("upper", upper)):
         fix = "dx.fori_loop(0, len(x), body_fun, init_val)"
-        kind, expected = (np.integer, "one integer") if _is_integer(lower) else (np.floating, "one float, as lower")
+        kind, expected = (np.floating, "one float, as lower") if is_float else (np.integer, "one integer")
         check_scalar(f"fori_loop, {name}", bound, expected, kind, fix=fix)
     mode = Mode.of(graph, graph_updates)._replace(returns=True)
     closure = Closure(body_fun)
@@ -151,10 +152,6 @@ def fori_loop(
         return Call((_number_like(lower, upper), init_val), {}, mode, closure.find()).check_arrays()
 
     return cast("T", run(take, loop))
-
-
-def _is_integer(bound: Any) -> bool:
-    return not isinstance(bound, float) and not jnp.issubdtype(getattr(bound, "dtype", np.int32), np.floating)
 
 
 def _number_like(lower: Any, upper: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -105,7 +106,8 @@ class Rematerialized(Wrapped[P, R]):
         return result
 
     def _make(self, call: Call) -> Callable[..., Outcome]:
-        function = lifted(self._closure, call.structure, self._mode, adapt=self._adapt(call))
+        adapt = functools.partial(self._static.give, statics=call.structure.statics)
+        function = lifted(self._closure, call.structure, self._mode, adapt=adapt)
         function = named(function, self._closure.function, call.structure)
         made: Callable[..., Outcome] = jax.checkpoint(function, **self._options)
         return made

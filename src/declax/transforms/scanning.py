@@ -115,9 +115,7 @@ def scan(
     >>> int(total), sums.tolist()
     (6, [0, 0, 1, 3])
     """
-    settings = {"length": length, "reverse": reverse, "unroll": unroll}
-    if _split_transpose:
-        settings["_split_transpose"] = True
+    settings = {"length": length, "reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
 
     def make(f: Callable[..., Any]) -> Scanned[..., Any]:
         checked_function("scan", "f", f)

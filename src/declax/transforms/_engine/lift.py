@@ -460,8 +460,7 @@ def lifted(
         states = contents_of_states((rebuilt.args, rebuilt.kwargs))
         with uncaptured_reads.body():
             output = rebuilt.call(function, *rebuilt.args, **rebuilt.kwargs)
-            if states:
-                check_states_kept(states, output)
+            check_states_kept(states, output)
             return rebuilt.conclude(output, mode, labels, donated)
 
     return call_on_leaves
@@ -485,35 +484,28 @@ def attempts() -> Iterator[None]:
     )
 
 
-@_jax.with_short_tracebacks
 def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
     """Binds the arguments of a call, executes it and commits; again after a conflict."""
-    output: Any = CONFLICT
-    for _ in attempts():
-        call = bind()
-        try:
-            outcome = execute(call)
-        except Exception as error:
-            explain(call, error)
-            raise
-        output = commit(call.binding, call.leaves, outcome.parts())
-        if output is not CONFLICT:
-            break
+    output, _ = run_with(bind, lambda call: (execute(call), None))
     return output
 
 
 @_jax.with_short_tracebacks
 def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
     """As `run`, with something else that is made beside the outcome, and that does not go to the caller's models."""
-    extra: list[T] = []
-
-    def keep_extra(call: Call) -> Outcome:
-        outcome, made = execute(call)
-        extra[:] = [made]  # that of the last run
-        return outcome
-
-    output = run(bind, keep_extra)
-    return output, extra[0]
+    output: Any = CONFLICT
+    extra: Any = None
+    for _ in attempts():
+        call = bind()
+        try:
+            outcome, extra = execute(call)
+        except Exception as error:
+            explain(call, error)
+            raise
+        output = commit(call.binding, call.leaves, outcome.parts())
+        if output is not CONFLICT:
+            break
+    return output, extra
 
 
 def calls_back(jaxpr: Any) -> bool:
@@ -680,11 +672,6 @@ class Wrapped(Generic[P, R]):
     def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         args, kwargs, statics = self._static.take(args, kwargs)
         return Call(args, kwargs, self._mode, self._closure.find(), statics)
-
-    def _adapt(self, call: Call) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
-        """A function that inserts the static arguments, for `lifted`; None if there are none."""
-        statics = call.structure.statics
-        return None if statics is None else functools.partial(self._static.give, statics=statics)
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...

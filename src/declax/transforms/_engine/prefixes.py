@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter, not_
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -339,14 +339,8 @@ def _walk(held: Any, path: Path) -> Any:
 # --- the labels of a call -------------------------------------------------------
 
 
-class _Captured:
-    """The label of a capture: that of the argument that contains it, else the default."""
-
-    def __repr__(self) -> str:
-        return "captured"
-
-
-CAPTURED = _Captured()
+CAPTURED: Final = object()
+"""The label of a capture: that of the argument that contains it, else the default."""
 
 
 class Labels:

@@ -57,8 +57,6 @@ def _of_statics(before: Structure, after: Structure) -> Iterator[str]:
 
 def _of_graphs(before: Structure, after: Structure) -> Iterator[str]:
     """The differences of two structures: static values by path, and what came and went."""
-    if before.graphdef is after.graphdef:
-        return
     for path, fact, old, new in differing(before.graphdef, after.graphdef):
         texts = (repr(old), repr(new)) if fact == STATIC_VALUE else (old, new)
         where = name_path(before if new == "not there" else after, path) if path else "the models"
