@@ -36,7 +36,6 @@ from declax.transforms._engine.structure import (
     name_roots,
     names_of_call,
     no_ref,
-    parameter_name,
     parameters,
     paths_in,
     tree_of_jax,
@@ -285,11 +284,6 @@ def by_position(
     filled = inspect.Signature(list(known.values())).bind(*args, **kwargs)
     filled.apply_defaults()
     return filled.args, {name: value for name, value in filled.kwargs.items() if name in kwargs}
-
-
-def argument_name(function: Callable[..., Any], number: int) -> str:
-    """The name of an argument by position."""
-    return parameter_name(list((parameters(function) or {}).values()), number)
 
 
 def on_leaves(call: Call, closure: Closure, mode: Mode) -> Callable[[Derivatives], tuple[Outcome, list[Any]]]:

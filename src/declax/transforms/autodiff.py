@@ -27,7 +27,6 @@ from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
     ArgumentLeaves,
     Derivatives,
-    argument_name,
     arguments_of,
     by_position,
     each_leaf_once,
@@ -36,7 +35,7 @@ from declax.transforms._differentiated import (
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, checked_function, is_array_like, name_of, parameters
+from declax.transforms._engine.structure import Mode, checked_function, is_array_like, name_of, namer_of, parameters
 from declax.transforms._engine.tracing import text_of_type
 
 if TYPE_CHECKING:
@@ -336,7 +335,7 @@ class _Gradients(NamedTuple):
     def _nothing(self, args: tuple[Any, ...]) -> TransformError:
         number, chosen = self._selected(self.argnums[0])
         return TransformError(
-            argument_name(self.closure.function, number % len(args)),
+            namer_of(self.closure.function)(number % len(args)),
             "there is nothing to differentiate with respect to",
             got=describe(args[number]),
             why=f"the filter {as_written(chosen)} matches no leaf",

@@ -104,11 +104,7 @@ def name_axes(axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[[C
 
 
 def place_new(structure: Structure, outcome: Outcome) -> Outcome:
-    """The outcome of a mapped function, with new Variables where their names say, now that these have the axis.
-
-    Raises:
-      ShardingError: the names do not fit the mesh.
-    """
+    """The outcome of a mapped function, with new Variables where their names say, now that these have the axis."""
     change = outcome.plan.change
     if change is None:
         return outcome

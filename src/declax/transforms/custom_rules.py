@@ -28,7 +28,6 @@ from declax.transforms._differentiated import (
     Derivatives,
     DifferentiatedTree,
     add_derivatives,
-    argument_name,
     arguments_of,
     by_position,
     position_of,
@@ -46,6 +45,7 @@ from declax.transforms._engine.structure import (
     Structure,
     checked_function,
     is_root,
+    namer_of,
     names_of_call,
     parameters,
 )
@@ -185,10 +185,10 @@ class CustomVjp(Wrapped[P, R]):
 
         def call_by_rules(call: Call) -> Outcome:
             arguments = ArgumentLeaves(call, rest, user)
-            listed = []
+            listed, name = [], namer_of(user)
             for i, number in enumerate(numbers):
                 differentiated = None if number in held else arguments.target(i, chosen.get(number, ...))
-                listed.append(_Argument(number, argument_name(user, number), arguments.target(i), differentiated))
+                listed.append(_Argument(number, name(number), arguments.target(i), differentiated))
             arguments.check_aliasing([one.differentiated for one in listed if one.differentiated is not None])
             captures = call.captures or self._closure.find()
             return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)

@@ -14,7 +14,6 @@ from declax.transforms._differentiated import (
     Derivatives,
     DifferentiatedTree,
     add_derivatives,
-    argument_name,
     arguments_of,
     each_leaf_once,
     on_leaves,
@@ -25,7 +24,7 @@ from declax.transforms._differentiated import (
 )
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, no_array
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, namer_of, no_array
 
 if TYPE_CHECKING:
     from declax.transforms._engine.signatures import ModeOptions
@@ -284,8 +283,9 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
 
 def _nonzero_tangents(arguments: ArgumentLeaves, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
     nonzero: Derivatives = {}
+    name = namer_of(user)
     for number, tangent in enumerate(tangents):
-        target, where = arguments.target(number), f"tangents, {argument_name(user, number)}"
+        target, where = arguments.target(number), f"tangents, {name(number)}"
         for position, found in target.flatten(tangent, arguments.leaves, where):
             if nonzero.setdefault(position, found) is not found:
                 raise TransformError(

@@ -33,16 +33,7 @@ from declax.transforms._engine.prefixes import (
     positioned,
     size_along_axes,
 )
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    checked_function,
-    joined,
-    named,
-    no_ref,
-    parameter_name,
-    parameters,
-)
+from declax.transforms._engine.structure import Mode, Structure, checked_function, joined, named, namer_of, no_ref
 from declax.transforms._engine.tracing import kept_leaves, new_values, output_tree, values_at
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
@@ -181,8 +172,7 @@ class Scanned(Wrapped[P, R]):
         """The compiled steps for one structure; JAX keeps a trace for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
         adapt = name_axes(axes, self._metadata)
-        known = list((parameters(closure.function) or {}).values())
-        context = ErrorContext("scan", "the function", structure, functools.partial(parameter_name, known), mode)
+        context = ErrorContext("scan", "the function", structure, namer_of(closure.function), mode)
 
         def run(*leaves: Any) -> Outcome:
             steps = _Steps(axes, closure.function, leaves, context)

@@ -144,9 +144,6 @@ def to_tree(
       ctxtag: the tag of an update context, in its step 1 or 3.
       check_aliasing: whether a Variable that is reached twice must have one label.
 
-    Returns:
-      The tree, with a `NodeStates` in place of each model.
-
     Raises:
       TransformError: the prefix does not match; a Variable has two labels.
 
@@ -195,9 +192,6 @@ def from_tree(
       map_non_graph_nodes: whether to call `merge_fn` for other leaves too.
       is_inner: True for step 2, False for step 4 of an update context.
       ctxtag: the tag of that context.
-
-    Returns:
-      The tree, with models in place of their States.
 
     Raises:
       TransformError: the prefix does not match.

@@ -85,9 +85,6 @@ def vmap(
         mesh splits new ones by this name too.
       graph, graph_updates: as in `jit`.
 
-    Returns:
-      The mapped function.
-
     Raises:
       TransformError: axes do not match, or a leaf without an axis is set to different values.
 

@@ -122,9 +122,8 @@ class StateAxes(StateLabels["int | type[Carry] | None"]):
     """The axes of a model's leaves, by filter, for `vmap`, `pmap` and `scan`.
 
     Args:
-      labels: for each filter an axis, None for leaves that all instances
-        share, or `Carry` (in `scan`) for those that go from step to step.
-        ``...`` as the last filter matches the rest.
+      labels: for each filter an axis, None for leaves that all instances share, or `Carry` (in `scan`) for those that
+        go from step to step. ``...`` as the last filter matches the rest.
 
     Raises:
       TransformError: `labels` are not pairs of filters and labels.
@@ -576,8 +575,7 @@ class StateSharding(StateLabels[Hashable]):
     """The shardings of a model's leaves, by filter, for `jit` and `shard_map`.
 
     Args:
-      labels: for each filter a sharding or `PartitionSpec`, or None for leaves
-        whose place JAX chooses.
+      labels: for each filter a sharding or `PartitionSpec`, or None for leaves whose place JAX chooses.
 
     Raises:
       TransformError: `labels` are not pairs of filters and labels.

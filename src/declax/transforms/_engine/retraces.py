@@ -11,15 +11,7 @@ import jax
 
 from declax._graph.differences import STATIC_VALUE, differing
 from declax.errors import TransformError, describe
-from declax.transforms._engine.structure import (
-    Structure,
-    Trace,
-    Traces,
-    name_path,
-    names_of_call,
-    parameter_name,
-    parameters,
-)
+from declax.transforms._engine.structure import Structure, Trace, Traces, name_path, namer_of, names_of_call
 
 
 def differences(before: Trace, after: Trace) -> list[str]:
@@ -46,12 +38,12 @@ def _text(where: str, what: str, before: str, after: str) -> str:
 
 
 def _of_statics(before: Structure, after: Structure) -> Iterator[str]:
-    known = [] if after.key is None else list((parameters(after.key.function) or {}).values())
+    name_place = namer_of(None if after.key is None else after.key.function)
     old, new = [dict([*s.statics.by_number, *s.statics.by_name]) if s.statics else {} for s in (before, after)]
     for label in {**old, **new}:
         texts = [repr(given[label]) if label in given else "not given" for given in (old, new)]
         if texts[0] != texts[1] or old.get(label) != new.get(label):
-            name = parameter_name(known, label) if isinstance(label, int) else str(label)
+            name = name_place(label) if isinstance(label, int) else str(label)
             yield _text(name, "static argument", *texts)
 
 

@@ -337,7 +337,7 @@ def names_of_outputs(structure: Structure, plan: Plan, tree: Any = None) -> list
 
 def name_leaves(structure: Structure, name_argument: Callable[[int], str] | None = None) -> list[str]:
     """The name of each leaf of ``(args, kwargs, captured)`` in errors, by the parameters of the function."""
-    name_argument = name_argument or _argument_namer(structure)
+    name_argument = name_argument or _namer_of_call(structure)
     found: list[str] = []
     for part, first, *below in paths_in(structure.tree):
         if part == 2:
@@ -357,26 +357,31 @@ def _name_captured(structure: Structure, number: int, rank: int) -> str:
     return type_name(class_of(token))
 
 
-def _argument_namer(structure: Structure) -> Callable[[int], str]:
+def _namer_of_call(structure: Structure) -> Callable[[int], str]:
     """The names of arguments, from their numbers in a call without the static ones."""
-    taken = structure.static_numbers
-    known = [] if structure.key is None else list((parameters(structure.key.function) or {}).values())
-    rest = [place for place in range(len(known) + len(taken)) if place not in taken]
+    name_place = namer_of(None if structure.key is None else structure.key.function)
 
     def name(number: int) -> str:
-        return parameter_name(known, rest[number] if number < len(rest) else number + len(taken))
+        for taken in structure.static_numbers:
+            number += taken <= number
+        return name_place(number)
 
     return name
 
 
-def parameter_name(known: Sequence[inspect.Parameter], place: int) -> str:
-    """The name of a positional argument of a function with these parameters."""
-    for i, parameter in enumerate(known):
-        if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
-            return f"{parameter.name}[{place - i}]"
-        if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
-            return parameter.name
-    return f"argument {place}"
+def namer_of(function: Any) -> Callable[[int], str]:
+    """The names of the positional arguments of a function, which may be unknown, from their numbers."""
+    known = (parameters(function) or {}).values()
+
+    def name(place: int) -> str:
+        for i, parameter in enumerate(known):
+            if parameter.kind is parameter.VAR_POSITIONAL and place >= i:
+                return f"{parameter.name}[{place - i}]"
+            if i == place and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD:
+                return parameter.name
+        return f"argument {place}"
+
+    return name
 
 
 def name_path(structure: Structure, path: Sequence[Any], name_argument: Callable[[int], str] | None = None) -> str:
