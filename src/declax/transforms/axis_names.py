@@ -82,18 +82,15 @@ def transform_metadata(
     return name if f is MISSING else name(f)
 
 
-def check_metadata(metadata: Mapping[str, Any] | None) -> None:
+def check_metadata(metadata: Any) -> None:
     """Checks the ``transform_metadata=`` of a transform."""
-    if metadata is None or metadata == {}:
-        return
-    given: Any = metadata
-    is_named = isinstance(given, Mapping) and PARTITION_NAME in given
-    if not is_named or not isinstance(given[PARTITION_NAME], (str, type(None))):
+    is_named = isinstance(metadata, Mapping) and isinstance(metadata.get(PARTITION_NAME, 0), (str, type(None)))
+    if not is_named and metadata is not None and metadata != {}:
         raise TransformError(
             "transform_metadata",
             "this does not name an axis",
             expected="{dx.PARTITION_NAME: name}, with a str or None",
-            got=repr(given),
+            got=repr(metadata),
             fix="transform_metadata={dx.PARTITION_NAME: 'layers'}",
         )
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from declax._graph.differences import first_differing, paths_of_objects
-from declax._graph.flattening import HAS_INDEX, GraphDef, walk
+from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange
 from declax._jax import with_short_tracebacks
@@ -19,7 +19,7 @@ from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
-from declax.transforms._engine.structure import Mode, Structure, checked_function, is_root, joined, named
+from declax.transforms._engine.structure import Mode, Structure, checked_function, joined, named
 from declax.transforms._engine.tracing import (
     TracedFunction,
     check_scalar,
@@ -141,7 +141,7 @@ def _run(
         traced = [TracedFunction(named(body, user, structure), call.leaves) for body, user in pairs]
         outcomes = [function.outcome for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
-            unchanged = _unchanged(operands, () if call.captures is None else call.captures.values)
+            unchanged = walk((call.roots, ())).graphdef  # after a change of nothing that returns nothing
             outcomes = [_with_change(structure, outcome, unchanged) for outcome in outcomes]
         context = ErrorContext(transform, next(iter(functions)), structure, "operand {}".format)
         by_name = dict(zip(functions, outcomes, strict=True))
@@ -164,18 +164,12 @@ def _run(
     return run(lambda: Call(operands, {}, mode, closure.find()).check_arrays(), choose)
 
 
-def _unchanged(operands: tuple[Any, ...], captured: tuple[Any, ...]) -> GraphDef[Any]:
-    """The graph after a `StructureChange` that changes nothing, and returns nothing."""
-    leaves = jax.tree_util.tree_leaves((operands, captured), is_leaf=is_root)
-    return walk((tuple(filter(is_root, leaves)), ())).graphdef
-
-
 def _with_change(structure: Structure, outcome: Outcome, unchanged: GraphDef[Any]) -> Outcome:
     """The same outcome with a `StructureChange`, if it has none."""
     plan = outcome.plan
     if plan.change is not None:
         return outcome
-    count = sum(isinstance(token, tuple) and token[0] in HAS_INDEX for token in unchanged.tokens)
+    count = len(paths_of_objects(unchanged))
     change = StructureChange(unchanged, kept_leaves(structure, plan), tuple(range(count)))
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
     made = Plan((), change, tree, (False,) * len(leaves))

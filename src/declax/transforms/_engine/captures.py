@@ -186,11 +186,6 @@ def _names_and_variables(function: types.FunctionType) -> Iterator[CaptureSite]:
             yield CaptureSite(function, "name", name, content, function.__globals__)
 
 
-_OPERATIONS_ON_NAMES: Final = frozenset(
-    {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-)
-
-
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> dict[str, bool]:
     """The names of its module that a function uses; whether, as in the body of a class, the dict itself is asked."""
@@ -199,7 +194,7 @@ def names_in(code: types.CodeType) -> dict[str, bool]:
         if isinstance(constant, types.CodeType):
             found |= names_in(constant)
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _OPERATIONS_ON_NAMES:
+        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
             is_direct = not instruction.opname.endswith("_GLOBAL")
             found[instruction.argval] = found.get(instruction.argval, False) or is_direct
     return found
