@@ -1367,8 +1367,9 @@ def test_static_dicts_of_another_order_are_traced_apart(kind):
 
 @pytest.mark.parametrize("transform", [dx.jit, dx.vmap], ids=["jit", "vmap"])
 def test_what_is_no_array_is_named(transform):
-    with pytest.raises(TransformError, match=r"mode: this is not an array, a number or a model"):
+    with pytest.raises(TransformError, match=r"mode: this is not an array, a number or a model") as caught:
         transform(lambda m, mode: m)(jnp.ones(2), "train")
+    assert caught.value.fix.startswith('dx.jit(f, static_argnames="...")')
     with pytest.raises(TransformError, match=r"m\.mode: this is not an array, a number or a model"):
         transform(lambda m: m)({"mode": "train"})
 
