@@ -644,6 +644,15 @@ def test_fixed_arguments_that_are_no_values():
     np.testing.assert_allclose(with_rules(0)(np.ones(2), 1.0), 1.0)
 
 
+def test_errors_count_the_fixed_arguments():
+    f = custom_vjp(lambda n, m, other: n * m.x.value, nondiff_argnums=(0, DiffState(2, dx.BatchStat)))
+    f.defvjp(lambda n, m, other: (f(n, m, other), None), lambda n, r, g: (None, None))
+    model = foo()
+    with pytest.raises(TransformError, match=r"^other\.n: this Variable is differentiated in another") as caught:
+        f(2, model, model)
+    assert caught.value.got == "the same Variable as m.n"
+
+
 def test_arguments_by_name_only():
     f = custom_vjp(lambda m, *, x: x)
     f.defvjp(lambda m, x: (x, None), lambda _, g: (None, None))

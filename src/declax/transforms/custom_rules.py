@@ -181,7 +181,7 @@ class CustomVjp(Wrapped[P, R]):
             else:
                 fixed[number] = given[number]
         numbers = [i for i in range(len(given)) if i not in fixed]
-        rest = tuple(given[i] for i in numbers)
+        rest, statics = tuple(given[i] for i in numbers), Statics(tuple(sorted(fixed.items())), (), ())
 
         def call_by_rules(call: Call) -> Outcome:
             arguments = ArgumentLeaves(call, rest, user)
@@ -191,9 +191,9 @@ class CustomVjp(Wrapped[P, R]):
                 listed.append(_Argument(number, name(number), arguments.target(i), differentiated))
             arguments.check_aliasing([one.differentiated for one in listed if one.differentiated is not None])
             captures = call.captures or self._closure.find()
-            return _CustomCall(call.structure, captures, listed, sorted(fixed.items()), options).run(arguments.leaves)
+            return _CustomCall(call.structure, captures, listed, statics.by_number, options).run(arguments.leaves)
 
-        result: R = run(lambda: self._bind_arguments(rest, {}), call_by_rules)
+        result: R = run(lambda: Call(rest, {}, self._mode, self._closure.find(), statics), call_by_rules)
         return result
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -323,9 +323,8 @@ class _CustomCall:
         for position, leaf in enumerate(leaves):
             arrays = jax.tree_util.tree_leaves(leaf, is_leaf=_is_marked)
             if position not in known and any(_is_marked(array) and array.perturbed for array in arrays):
-                structure = self.structure._replace(statics=Statics(tuple(self.fixed), (), ()))
                 raise TransformError(
-                    names_of_call(structure)[position],
+                    names_of_call(self.structure)[position],
                     "the rules give no gradient for this",
                     why="only arguments are differentiated, of a model the leaves of a DiffState in nondiff_argnums",
                     fix="dx.grad(f, argnums=dx.DiffState(0, ...))        # that filter; pass captured models",
