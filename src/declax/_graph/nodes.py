@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from declax import _jax
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.annotations import caches_by_type, is_data_class
 from declax._state.definition import are_sortable
@@ -85,7 +86,7 @@ def is_ref(value: object) -> bool:
     cls = value.__class__
     if cls is jax.ShapeDtypeStruct:
         return bool(value.is_ref)  # type: ignore[attr-defined]  # of its class
-    return cls is jax.Ref or (isinstance(value, Tracer) and isinstance(value, jax.Ref))
+    return cls is jax.Ref or (isinstance(value, Tracer) and _jax.is_ref(value))
 
 
 def is_number(value: object) -> bool:

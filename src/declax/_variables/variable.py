@@ -563,8 +563,10 @@ _read_raw: Final[Callable[[Any], Any]] = attrgetter("_raw")
 def raw_values(variables: Sequence[Any]) -> list[Any]:
     """The raw value of each Variable; none of them is None."""
     if uncaptured_reads.is_watching:
+        here = _trace_state.value
         for variable in variables:
-            uncaptured_reads.warn_if_uncaptured(variable)
+            if variable._trace is not here:
+                uncaptured_reads.warn_if_uncaptured(variable)
     return list(map(_read_raw, variables))
 
 
@@ -678,7 +680,7 @@ def _is_ref(value: Any) -> bool:
         return False
     if cls is EndedTrace:
         raise value.refusal()
-    if isinstance(value, jax.Ref):
+    if _jax.is_ref(value):
         return True
     # the class of a tracer does not show its kind
     if not (uncaptured_reads.is_watching or issubclass(cls, Tracer)):

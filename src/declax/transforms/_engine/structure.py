@@ -267,7 +267,7 @@ class Trace(NamedTuple):
     @staticmethod
     def of(structure: Structure, leaves: Iterable[Any]) -> Trace:
         """The trace for these leaves."""
-        return Trace(structure, tuple([jax.tree.map(jax.typeof, leaf) for leaf in leaves]))
+        return Trace(structure, jax.tree.map(jax.typeof, tuple(leaves)))
 
 
 class Traces:
