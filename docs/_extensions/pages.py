@@ -13,6 +13,7 @@ import jupytext
 import nbformat
 from sphinx.application import Sphinx
 
+FILE = re.compile(r"(?m)^```(\w+) \{file=([\w.]+)\}$")
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 
 
@@ -20,6 +21,7 @@ def read_source(app: Sphinx, page: str, content: list[str]) -> None:
     """Changes the text of a page before Sphinx reads it."""
     text = content[0]
     text = LINK.sub(lambda found: target_of(app, page, found[1]), text)
+    text = FILE.sub(r"```{code-block} \1\n:caption: \2\n", text)
     if posixpath.basename(page) == "index":
         text = with_navigation(page, text)
     if is_tutorial(app, page):
