@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
 
 from declax.errors import MissingAttributeError, type_name
 
+N = TypeVar("N")
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 Key: TypeAlias = Hashable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -11,11 +11,10 @@ from jax.core import Tracer
 from declax._graph.binding import bind
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import build
+from declax._typing import N
 from declax._variables.metadata import Metadata
 from declax._variables.placement import declared_sharding, mesh_of, report
 from declax.errors import AbstractModelError, format_path
-
-N = TypeVar("N")
 
 
 def as_abstract(tree: N, graph: bool | None = None) -> N:

@@ -25,12 +25,11 @@ from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import State, fill_state, make_state, register_state, show_variables, split_leaves
 from declax._tree.statuses import check_depth
-from declax._typing import RECORD_KEY, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._typing import RECORD_KEY, N, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Param, Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
-N = TypeVar("N")
 M = TypeVar("M", covariant=True)
 R = TypeVar("R", covariant=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,11 +19,9 @@ from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import FlatState, make_state
 from declax._state.tree import FlatForm
-from declax._typing import ArrayLike, Path
+from declax._typing import ArrayLike, N, Path
 from declax._variables.variable import Variable
 from declax.errors import GraphError, StatusError, describe
-
-N = TypeVar("N")
 
 ArrayRef = jax.Ref
 """The class of refs; ``isinstance`` is also true for the tracer of a ref."""

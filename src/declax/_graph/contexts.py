@@ -12,7 +12,7 @@ from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Mu
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, overload
 
 from typing_extensions import Unpack
 
@@ -25,10 +25,9 @@ from declax._graph.updating import join
 from declax._modes import is_on
 from declax._state.states import FlatState, State, make_state, split_leaves
 from declax._tree.read_only import ReadOnly
+from declax._typing import N
 from declax._variables.variable import Variable
 from declax.errors import GraphError, MissingKeyError, describe
-
-N = TypeVar("N")
 
 IndexMap: TypeAlias = dict[int, Any]
 """From indexes to objects."""

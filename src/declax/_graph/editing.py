@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from declax import _jax
 from declax._classes.pytree import Pytree, delete_attribute, layout_of
@@ -18,13 +18,11 @@ from declax._state.states import State, make_state
 from declax._tree import epoch
 from declax._tree.attributes import admit, wrong_trace
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY
-from declax._typing import Tuple2, Tuple3, Tuple4
+from declax._typing import N, Tuple2, Tuple3, Tuple4
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, foreign_trace
 from declax._variables.variable import _set_metadata as put_metadata
 from declax.errors import FilterError, GraphError, format_path, suggest, type_name
-
-N = TypeVar("N")
 
 
 @overload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from declax import _jax
 from declax._classes.pytree import layout_of, set_layout
@@ -31,11 +31,9 @@ from declax._state.definition import call_each
 from declax._state.states import State
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
-from declax._typing import MISSING, Path
+from declax._typing import MISSING, N, Path
 from declax._variables.variable import Variable, new_variable
 from declax.errors import FieldError, GraphError, StatusError, describe, format_path, note_path
-
-N = TypeVar("N")
 
 
 def map(  # noqa: A001  # the peers' name

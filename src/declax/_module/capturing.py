@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypedDict, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, get_origin, overload
 
 import jax
 
@@ -23,15 +23,13 @@ from declax._module.module import Captures, Module, position_of
 from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
-from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, Path
+from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, P, Path, R
 from declax._variables.variable import Intermediate, Perturbation, Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
 VariableKind: TypeAlias = type[Variable[Any]]
 Init: TypeAlias = Mapping[Any, Any] | None

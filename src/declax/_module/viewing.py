@@ -6,7 +6,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from declax._classes.pytree import Pytree
 from declax._filters import Filter, ask, predicate_of
@@ -14,9 +14,8 @@ from declax._graph.api import clone
 from declax._graph.editing import asked_modules, attribute_changes
 from declax._modes import is_graph, is_on
 from declax._module.module import Module, iter_modules
+from declax._typing import N
 from declax.errors import GraphError, suggest, type_name
-
-N = TypeVar("N")
 
 
 def with_attributes(

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, overload
 
 import jax
 import jax.numpy as jnp
@@ -42,13 +42,9 @@ from declax._random.streams import (
     size_rules,
 )
 from declax._tree.epoch import committing
-from declax._typing import MISSING, Path, Shape
+from declax._typing import MISSING, N, P, Path, R, Shape
 from declax._variables.variable import Variable
 from declax.errors import RngError, describe
-
-N = TypeVar("N")
-P = ParamSpec("P")
-R = TypeVar("R")
 
 Flag: TypeAlias = bool | None
 On: TypeAlias = Literal[True] | None

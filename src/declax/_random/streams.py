@@ -17,9 +17,7 @@ from typing import (
     Final,
     Generic,
     Literal,
-    ParamSpec,
     TypeAlias,
-    TypeVar,
     cast,
     overload,
 )
@@ -34,13 +32,9 @@ from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
-from declax._typing import Path, Shape
+from declax._typing import P, Path, R, Shape
 from declax._variables.variable import Variable, foreign_trace, set_raw
 from declax.errors import MissingStreamError, RngError, describe, format_path, suggest
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 Size: TypeAlias = int | tuple[int, ...]
 Sizes: TypeAlias = Size | Mapping[Filter, Size | None]

@@ -24,7 +24,7 @@ from declax._fields import snapshots
 from declax._tree import epoch, rendering
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
-from declax._typing import MISSING, ArrayLike
+from declax._typing import MISSING, ArrayLike, T
 from declax._variables import defaults, placement, uncaptured_reads
 from declax._variables.metadata import (
     AXES,
@@ -39,7 +39,6 @@ from declax._variables.metadata import (
 )
 from declax._variables.operators import ArrayOperators, operand
 
-T = TypeVar("T")
 V = TypeVar("V", bound="Variable[Any]")
 _Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,11 @@ from declax import _jax, errors
 from declax._graph.nodes import plain_key
 from declax._state.states import State
 from declax._state.tree import FlatForm
-from declax._typing import Path, PyTree
+from declax._typing import Path, PyTree, T
 from declax._variables.metadata import AXES, OPTIMIZER_AXES, Metadata
 from declax._variables.placement import alike, placed
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import branches_of
-
-T = TypeVar("T")
 
 _VALUE_HOOKS: Final = frozenset({"on_get_value", "on_set_value", "on_create_value"})
 
