@@ -367,7 +367,7 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
         leaves = copy_leaves(leaves, binding.graphdef)
     elif has_new_variables:  # which own what can be written to in place
         refs: dict[int, Any] = {}
-        leaves = jax.tree.map(lambda leaf: leaf if _is_array_class(type(leaf)) else _copy_other(leaf, refs), leaves)
+        leaves = jax.tree.map(lambda leaf: leaf if _is_array_class(leaf.__class__) else _copy_other(leaf, refs), leaves)
     slots = build_slots(binding.graphdef, leaves, variables=None if has_new_variables else binding.variables)
     blueprint = blueprint_of(binding.graphdef)
     for original, slot in zip(binding.objects(), blueprint.indexed, strict=True):
@@ -397,7 +397,7 @@ def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
     copied = list(leaves)
     if all(map(_is_array_class, set(map(type, copied)))):
         return _copy_arrays(copied, graphdef)
-    places = [place for place, leaf in enumerate(leaves) if _is_array_class(type(leaf))]
+    places = [place for place, leaf in enumerate(leaves) if _is_array_class(leaf.__class__)]
     made = _copy_arrays([copied[place] for place in places], graphdef)
     for place, array in zip(places, made, strict=True):
         copied[place] = array
@@ -463,7 +463,7 @@ def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
             is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
             refs[id(leaf)] = copy(leaf) if is_abstract else jax.new_ref(leaf[...])
         return refs[id(leaf)]
-    return jax.device_put(leaf, may_alias=False) if _is_array_class(type(leaf)) else leaf
+    return jax.device_put(leaf, may_alias=False) if _is_array_class(leaf.__class__) else leaf
 
 
 # --- calls of split graphs ---------------------------------------------------------------
