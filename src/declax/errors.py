@@ -182,13 +182,9 @@ class WeightsError(DeclaxError, ValueError, code="weights"):
 class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 
-    code = "overlooked-model"
-
 
 class ReplicationWarning(UserWarning):
     """Dimensions are not split as declared, since the rules ask to replicate what does not fit; the text lists them."""
-
-    code = "replication"
 
 
 WHERE_CAPTURES_ARE_FOUND = (
