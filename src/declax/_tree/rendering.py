@@ -10,7 +10,6 @@ import itertools
 import math
 import sys
 import threading
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
@@ -99,9 +98,10 @@ def value_text(value: Any) -> str:
         return repr(value) if value.size <= SMALL else f"Ref(shape={value.shape}, dtype={value.dtype!r})"
     if type(value) in _OPENED:
         return text_of(value)
-    if isinstance(value, (types.FunctionType, type)):
-        return value.__qualname__.rpartition("<locals>.")[2]
-    return repr(value)
+    if isinstance(value, enum.Enum):
+        return str(value)
+    name = getattr(value, "__qualname__", None) if callable(value) else None
+    return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(value)
 
 
 def _array_text(array: jax.Array) -> str:
@@ -436,10 +436,7 @@ def _where(path: Path) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    if isinstance(value, enum.Enum):
-        return str(value)
-    name = getattr(value, "__qualname__", None) if callable(value) else None
-    text = name.rpartition("<locals>.")[2] if isinstance(name, str) else value_text(value)
+    text = value_text(value)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
