@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from declax._state.states import FlatState, ReplaceFn, State, as_state
-from declax._typing import Path
+from declax._typing import Path, T
 from declax.traversals import empty_node, nest, walk_mapping
-
-M = TypeVar("M")
 
 
 def to_flat_state(state: State[Any]) -> FlatState:
@@ -37,12 +35,12 @@ def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | 
     return State.merge(state, *states)
 
 
-def map_state(f: Callable[[Path, Any], Any], state: State[M]) -> State[M]:
+def map_state(f: Callable[[Path, Any], Any], state: State[T]) -> State[T]:
     """As `State.map`."""
     return state.map(f)
 
 
-def diff(first: State[M] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[M]:
+def diff(first: State[T] | Mapping[Any, Any], second: State[Any] | Mapping[Any, Any], /) -> State[T]:
     """The leaves at paths that only the first State has: ``first - second``.
 
     >>> import declax as dx
