@@ -127,7 +127,7 @@ class Call:
         labels = [...] * len(self.plain) if labels is None else labels
         for name, leaf, label in zip(name_plain(self.structure), self.plain, labels, strict=True):
             if label is not None and not is_array_like(leaf):
-                fix = 'dx.jit(f, static_argnums="...")        # or reach it by the closure; it is compiled in then'
+                fix = 'dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then'
                 raise no_array(name, leaf, fix)
         return self
 
@@ -484,6 +484,7 @@ def attempts() -> Iterator[None]:
     )
 
 
+@_jax.with_short_tracebacks
 def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
     """Binds the arguments of a call, executes it and commits; again after a conflict."""
     output, _ = run_with(bind, lambda call: (execute(call), None))
