@@ -213,7 +213,7 @@ class Layout(Shared):
         return f"Layout({type_name(self.cls)}: {statuses})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.cls, dict(self.statuses))
+        return Layout.of, (self.cls, dict(self.statuses))  # the closed one only where the class still declares the same
 
 
 def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:
@@ -245,10 +245,6 @@ def _exact(name: Name) -> Name:
 
 def _order(name: Name) -> tuple[bool, Any]:
     return isinstance(name, str), name
-
-
-def _rebuild(cls: type, statuses: Mapping[Name, Status]) -> Layout:
-    return Layout.of(cls, statuses)  # the closed one only where the class still declares the same
 
 
 # --- generated code -----------------------------------------------------------
