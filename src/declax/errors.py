@@ -28,6 +28,7 @@ class DeclaxError(Exception):
     """
 
     code: ClassVar[str] = "declax"
+    _options: ClassVar[tuple[str, ...]] = ("expected", "got", "why", "fix")
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         super().__init_subclass__()
@@ -56,8 +57,7 @@ class DeclaxError(Exception):
         return str(self.args[0])  # a KeyError would show it quoted
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix")}
-        return _rebuild, (type(self), self.where, self.problem, parts)
+        return _rebuild, (type(self), self.where, self.problem, {name: getattr(self, name) for name in self._options})
 
 
 class FieldError(DeclaxError, TypeError, code="field"):
@@ -149,14 +149,12 @@ class ConfigError(DeclaxError, ValueError, code="config"):
       problems: a `declax.config.problems.Problem` for each mistake; each is a paragraph of the message.
     """
 
+    _options = (*DeclaxError._options, "problems")
+
     def __init__(self, where: str, problem: str, *, problems: Iterable[Problem] = (), **parts: str | None) -> None:
         super().__init__(where, problem, **parts)
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.args: tuple[Any, ...] = ("\n".join([str(self), *map(str, self.problems)]),)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        parts = {k: getattr(self, k) for k in ("expected", "got", "why", "fix", "problems")}
-        return _rebuild, (type(self), self.where, self.problem, parts)
 
 
 class CheckpointError(DeclaxError, ValueError, code="checkpoint"):
@@ -202,7 +200,7 @@ def _format_message(error: DeclaxError) -> str:
     stop = "" if error.problem.endswith("?") else "."
     where = error.where if error.part is None else f"{error.where}, in {error.part}"
     lines = [f"{where}: {error.problem}{stop} [{error.code}]"]
-    for label in ("expected", "got", "why", "fix"):
+    for label in DeclaxError._options:
         text = getattr(error, label)
         if text is not None:
             first, *rest = text.splitlines() or [""]
