@@ -9,18 +9,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Concatenate,
-    Final,
-    Generic,
-    Literal,
-    TypeAlias,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, Literal, TypeAlias, cast, overload
 
 import jax
 import jax.numpy as jnp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 
@@ -13,15 +13,13 @@ from declax._jax import with_short_tracebacks
 from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Rebuilt, Selection, lifted, look_like
+from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Rebuilt, Selection, T, lifted, look_like
 from declax.transforms._engine.structure import Mode, checked_function, explain
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
     from declax.transforms._engine.signatures import JaxprOptions
-
-T = TypeVar("T")
 
 
 @with_short_tracebacks

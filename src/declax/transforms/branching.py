@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVarTuple
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
 from declax.transforms._carry import ErrorContext
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, lifted, run, wait
+from declax.transforms._engine.lift import Call, Outcome, Plan, R, lifted, run, wait
 from declax.transforms._engine.structure import Mode, Structure, checked_function, joined, named
 from declax.transforms._engine.tracing import (
     TracedFunction,
@@ -33,7 +33,6 @@ from declax.transforms._engine.tracing import (
     values_at,
 )
 
-R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, TypeVarTuple, Unpack, overload
 
 import jax
 
@@ -23,14 +23,12 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
+from declax.transforms._engine.lift import Call, Outcome, P, R, look_like, run_with
 from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, namer_of, no_array
 
 if TYPE_CHECKING:
     from declax.transforms._engine.signatures import ModeOptions
 
-P = ParamSpec("P")
-R = TypeVar("R")
 A = TypeVar("A")
 Ts = TypeVarTuple("Ts")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,9 @@ from declax._typing import ArrayLike
 from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, step_of, trace_until_stable
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, lifted, run, wait
+from declax.transforms._engine.lift import Call, Outcome, T, lifted, run, wait
 from declax.transforms._engine.structure import Mode, checked_function, named, named_leaves, tree_of_jax
 from declax.transforms._engine.tracing import TracedFunction, check_scalar, output_tree
-
-T = TypeVar("T")
 
 
 def while_loop(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from declax.errors import TransformError
-from declax.transforms._engine.lift import Call, Outcome, Rebuilt, run, wait
+from declax.transforms._engine.lift import Call, Outcome, P, Rebuilt, run, wait
 from declax.transforms._engine.retraces import differences
 from declax.transforms._engine.structure import names_of_call
 
 if TYPE_CHECKING:
     from declax.transforms.compilation import Program
 
-P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
