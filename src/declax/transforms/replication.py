@@ -77,7 +77,6 @@ def pmap(
     def map_(f: Callable[..., Any]) -> JitWrapped[..., Any]:
         checked_function("pmap", "f", f)
         static = Selection(f, "static_broadcasted", static_broadcasted_argnums, None)
-        static.check_apart(Selection(f, "donate", donate_argnums, None))
         of_arguments = in_axes
         if static.numbers and isinstance(in_axes, (tuple, list)):
             of_arguments = tuple(axis for i, axis in enumerate(in_axes) if i not in static.numbers)
