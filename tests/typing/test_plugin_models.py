@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from declax._variables.metadata import KNOWN
-from declax.mypy_plugin.checks.attribute import METADATA
+from declax.mypy_plugin.checks.reads import METADATA
 from plugin_cases import assert_as_marked, check
 
 MODELS = """

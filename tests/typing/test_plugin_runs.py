@@ -185,7 +185,7 @@ def test_a_comment_silences_one_finding(folder: Path) -> None:
 
 
 BROKEN_PLUGIN = """
-    from declax.mypy_plugin.checks.fields import FIELD
+    from declax.mypy_plugin.checks.declarations import FIELD
     from declax.mypy_plugin.hooks import DeclaxPlugin
     from declax.mypy_plugin.registry import Entry
 
@@ -322,7 +322,7 @@ def test_the_fingerprint_sees_every_file(tmp_path: Path) -> None:
         path.write_text(text + "\n")
         assert hooks.fingerprint(copy) != hooks.FINGERPRINT, path
         path.write_text(text)
-    (copy / "checks" / "field.py").rename(copy / "checks" / "fields.py")
+    (copy / "checks" / "reads.py").rename(copy / "checks" / "read.py")
     assert hooks.fingerprint(copy) != hooks.FINGERPRINT
 
 

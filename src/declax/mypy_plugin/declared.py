@@ -102,13 +102,10 @@ class DeclaredField:
     """One field of a declared class.
 
     Attributes:
-      name: the name.
       owner: the class that declares it.
       specifier: "field", "data", "static", "variable", "submodule", "standard" (`dataclasses.field`), or None.
       mark: "data" or "static" if the annotation is ``dx.Data`` or ``dx.Static``.
       is_constant: whether it has no default, or one that is certainly not an expression.
-      is_init_var: whether it is an ``InitVar``.
-      has_default: whether it has a default.
       in_init: whether the constructor takes it.
       kw_only: whether the constructor takes it by name only.
       statement: its declaration, if the class is in the checked module.

@@ -114,14 +114,11 @@ def _application(transform: str, ctx: FunctionContext, report: Reporter) -> Appl
         options = {name: arg for name, arg in zip(call.arg_names, call.args, strict=True) if name is not None}
         is_whole = not any(kind.is_star() for kind in call.arg_kinds)
         if ArgKind.ARG_POS in call.arg_kinds[:1]:
-            function = function_of(_name_of(call.args[0]), given)
+            first = call.args[0]
+            function = function_of(first.name if isinstance(first, (NameExpr, MemberExpr)) else "the function", given)
         else:
             function = _function_behind(call, report)
     return None if function is None else Application(transform, options, is_whole, function, call, report)
-
-
-def _name_of(expr: Expression) -> str:
-    return expr.name if isinstance(expr, (NameExpr, MemberExpr)) else "the function"
 
 
 def function_of(name: str, typ: ProperType | None) -> Function | None:

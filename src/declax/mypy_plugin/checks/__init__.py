@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks import (
-    attribute,
-    configs,
-    fields,
-    gradients,
-    models,
-    options,
-    parts,
-    path,
-    replace,
-    sizes,
-)
+from declax.mypy_plugin.checks import configs, declarations, gradients, models, options, reads, sizes
 from declax.mypy_plugin.registry import Entry, Registry, table
 from declax.mypy_plugin.reporting import FAILED
 from declax.mypy_plugin.transformed import applied
@@ -24,20 +13,20 @@ def registry() -> Registry:
     """All checks by hook; those of one hook run in this order."""
     return Registry(
         classes=[
-            Entry(fields.check_statuses, fields.FIELD),
-            Entry(parts.check, parts.PART),
-            Entry(fields.check_decorated, fields.UNDECORATED),
-            Entry(fields.check_unset, fields.UNSET),
+            Entry(declarations.check_statuses, declarations.FIELD),
+            Entry(declarations.check_parts, declarations.PART),
+            Entry(declarations.check_decorated, declarations.UNDECORATED),
+            Entry(declarations.check_unset, declarations.UNSET),
         ],
-        calls=[Entry(fields.check_call, fields.FIELD), Entry(configs.check_dicts, FAILED)],
+        calls=[Entry(declarations.check_call, declarations.FIELD), Entry(configs.check_dicts, FAILED)],
         call_signatures=[Entry(configs.without_types, FAILED)],
-        signatures=table(([names.REPLACE, names.STANDARD_REPLACE], replace.signature, FAILED)),
+        signatures=table(([names.REPLACE, names.STANDARD_REPLACE], configs.replace_signature, FAILED)),
         attributes=table(
-            ([names.STATE], path.check_attribute, path.PATH),
-            ([names.VARIABLE], attribute.check, attribute.ATTRIBUTE),
+            ([names.STATE], reads.check_attribute, reads.PATH),
+            ([names.VARIABLE], reads.check_variable, reads.ATTRIBUTE),
         ),
         functions=table(
-            (names.SPECIFIERS, fields.check_specifier, fields.UNDECORATED),
+            (names.SPECIFIERS, declarations.check_specifier, declarations.UNDECORATED),
             *(
                 ([one], applied(one, options.check_axes, options.MAPPING), options.AXES)
                 for one in (names.VMAP, names.PMAP)
@@ -61,8 +50,8 @@ def registry() -> Registry:
         methods=table(
             *(([f"{one}.__call__"], gradients.of_decorated(s), FAILED) for one, s in gradients.FACTORIES.items()),
             ([f"{names.UNTYPED}.__call__"], gradients.of_lambda, FAILED),
-            ([f"{names.STATE}.__getitem__"], path.check_item, path.PATH),
-            ([f"{names.STATE}.__setitem__", f"{names.STATE}.__delitem__"], path.check_written, path.PATH),
+            ([f"{names.STATE}.__getitem__"], reads.check_item, reads.PATH),
+            ([f"{names.STATE}.__setitem__", f"{names.STATE}.__delitem__"], reads.check_written, reads.PATH),
             *(([one], models.check_taker(taker), models.FILTER) for one, taker in models.METHODS.items()),
             ([f"{names.SPEC_CLASS}.replace"], configs.check_replace, configs.SPEC),
             ([f"{names.SPEC_CLASS}.build"], configs.check_build, configs.SPEC),

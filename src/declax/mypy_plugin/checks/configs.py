@@ -1,4 +1,4 @@
-"""Specs and configurations: mypy checks the calls that they describe."""
+"""Specs, configurations and `replace`: mypy checks the calls that they describe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from mypy.nodes import ArgKind, CallExpr, Context, DictExpr, Expression, MemberExpr, NameExpr, TypeInfo
 from mypy.plugin import FunctionContext, FunctionSigContext, MethodContext
+from mypy.plugins.dataclasses import replace_function_sig_callback
 from mypy.types import (
     AnyType,
     CallableType,
@@ -15,6 +16,7 @@ from mypy.types import (
     NoneType,
     Type,
     TypeOfAny,
+    TypeVarType,
     UnionType,
     get_proper_type,
 )
@@ -33,6 +35,7 @@ from declax.mypy_plugin.constructors import (
     signature_of_class,
     tell_unknown,
 )
+from declax.mypy_plugin.declared import declared_fields, is_declared
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, items_of, literal
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
@@ -155,7 +158,7 @@ def _check_table(
     place: Expression,
     report: Reporter,
 ) -> None:
-    """Lets mypy check_config the calls that a table and its inner tables describe."""
+    """Lets mypy check the calls that a table and its inner tables describe."""
     entries = entries_of(table, report.api)
     kind = None if entries is None else entries.get("kind")
     if entries is None or (kind is not None and literal(kind) != signature.name) or "$ref" in entries:
@@ -223,3 +226,26 @@ def check_dicts(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
     signature = get_proper_type(report.api.get_expression_type(call.callee))  # not that of `without_types`
     if isinstance(signature, CallableType):
         check_call(signature, call.callee, given, call, report)
+
+
+# --- `dx.replace` and `dataclasses.replace`: the parameters of the constructor ---------------------------
+
+
+def replace_signature(ctx: FunctionSigContext, report: Reporter) -> FunctionLike | None:
+    """The signature of one call, without fields that the constructor does not take."""
+    if len(ctx.args) != 2 or len(ctx.args[0]) != 1:
+        return None
+    typ = get_proper_type(report.api.get_expression_type(ctx.args[0][0]))
+    typ = get_proper_type(typ.upper_bound) if isinstance(typ, TypeVarType) else typ
+    parts = [get_proper_type(item) for item in (typ.items if isinstance(typ, UnionType) else [typ])]
+    if not parts or not all(isinstance(part, Instance) and any(map(is_declared, part.type.mro)) for part in parts):
+        return None
+    found = replace_function_sig_callback(ctx)
+    fields = [declared_fields(part.type, report.api) for part in parts if isinstance(part, Instance)]
+    made = {field.name for known in fields for field in known.values() if not field.in_init}
+    kept = [index for index, name in enumerate(found.arg_names) if name not in made]
+    return found.copy_modified(
+        arg_names=[found.arg_names[index] for index in kept],
+        arg_kinds=[found.arg_kinds[index] for index in kept],
+        arg_types=[found.arg_types[index] for index in kept],
+    )

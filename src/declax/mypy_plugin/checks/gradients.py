@@ -73,12 +73,7 @@ def of_function(ctx: FunctionContext, report: Reporter) -> Type | None:
 
 def of_decorated(shape: Shape) -> Callable[[MethodContext, Reporter], Type | None]:
     """The type of a function decorated with ``@grad(...)``."""
-
-    def run(ctx: MethodContext, report: Reporter) -> Type | None:
-        del report
-        return _of_loss(ctx, shape)
-
-    return run
+    return lambda ctx, report: _of_loss(ctx, shape)
 
 
 def of_lambda(ctx: MethodContext, report: Reporter) -> Type | None:
