@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.declared_variables import RNGS
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
-from declax._classes.parts import Part, Reads, makes_data, recipe_of
-from declax._classes.shared_objects import FIX_OF_SHARED, is_shared
+from declax._classes.parts import FIX_OF_SHARED, Part, Reads, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred

@@ -13,9 +13,8 @@ from declax._classes.argument_checks import is_checked
 from declax._classes.construction import LOST_RECORD, MAKER_KEY, arguments_now, install, is_recorded, refuse_loss
 from declax._classes.declared_variables import RNGS, check_variable
 from declax._classes.declaring import declare
-from declax._classes.parts import is_init_var, recipe_of
+from declax._classes.parts import FIX_OF_SHARED, is_init_var, is_shared, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
-from declax._classes.shared_objects import FIX_OF_SHARED, is_shared
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES

@@ -1,14 +1,17 @@
-"""The attributes that a constructor makes."""
+"""The attributes that a constructor makes, and objects that all instances would share instead."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from declax._classes.pytree import Pytree
+from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
+from declax._tree.statuses import PLAIN, data_within
+from declax._variables.variable import Variable
 
 
 def is_init_var(field: dataclasses.Field[Any]) -> bool:
@@ -64,9 +67,27 @@ def makes_data(value: Any) -> bool:
         function = value._pytree__function
         return isinstance(function, type) and issubclass(function, Pytree)
     if isinstance(value, Repeated):
-        return makes_data(value._pytree__item)
+        return makes_data(value._pytree__values[1])
     if isinstance(value, Choice):
-        return any(map(makes_data, value._pytree__pair))
+        return any(map(makes_data, value._pytree__values[1:]))
     if isinstance(value, Literal):
         return any(map(makes_data, value._pytree__operands()))
     return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
+
+
+# --- shared objects -------------------------------------------------------------
+
+
+FIX_OF_SHARED: Final = f"""\
+dx.Linear(dim, dim, rngs=rngs)        # each instance makes a call with a field among its arguments
+dx.defer(dx.Sequential)()        # and a call under dx.defer
+dx.variable((dim,), initializer=dx.initializers.ones)        # a Variable
+{RNGS_LINES}        # in place of a dx.Rngs"""
+
+
+def is_shared(value: object) -> bool:
+    """Whether a value that is made once for all instances of a class is, or holds, Pytrees or Variables."""
+    if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, list, tuple, dict)):
+        return False
+    objects = (item for item in data_within(value) if isinstance(item, (Pytree, Variable)))
+    return not all(getattr(item, "_pytree__is_frozen", False) for item in objects)

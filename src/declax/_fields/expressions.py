@@ -276,48 +276,34 @@ class Declaration(Expression):
             setattr(owner, name, self._pytree__field)
 
 
-class Repeated(Expression):
-    """A list of the results of one expression, evaluated several times."""
+class Repeated(Operation):
+    """A list of the results of one expression; the operands are its length and the expression."""
 
-    __slots__ = ("_pytree__count", "_pytree__item")
+    __slots__ = ()
 
     def __init__(self, count: object, item: object) -> None:
-        super().__init__()
-        self._pytree__count = count
-        self._pytree__item = item
-
-    def _pytree__operands(self) -> Iterator[Any]:
-        yield from (self._pytree__count, self._pytree__item)
+        super().__init__("dx.repeat({}, {})", count, item)
 
     def _pytree__source(self, write: Write) -> str:
-        item, count = write(self._pytree__item), write(self._pytree__count)
         if not isinstance(write, SourceWriter):  # for people: as the class body declares it
-            return f"dx.repeat({count}, {item})"
+            return super()._pytree__source(write)
+        count, item = map(write, self._pytree__values)
         return f"[{item} for _ in range({count})]"
 
 
-class Choice(Expression):
-    """One of two expressions; the other is not evaluated."""
+class Choice(Operation):
+    """One of two expressions; the operands are a condition and the two, of which one is not evaluated."""
 
-    __slots__ = ("_pytree__flag", "_pytree__pair")
-
-    @property
-    def _pytree__is_bracketed(self) -> bool:
-        return True
+    __slots__ = ()
 
     def __init__(self, flag: object, chosen: object, other: object) -> None:
-        super().__init__()
-        self._pytree__flag = flag
-        self._pytree__pair = (chosen, other)
-
-    def _pytree__operands(self) -> Iterator[Any]:
-        yield from (self._pytree__flag, *self._pytree__pair)
+        super().__init__("(dx.when({}, {}, {}))", flag, chosen, other)
 
     def _pytree__source(self, write: Write) -> str:
-        chosen, other = map(write, self._pytree__pair)
         if not isinstance(write, SourceWriter):
-            return f"dx.when({', '.join(argument_text(v, write) for v in self._pytree__operands())})"
-        return f"({chosen} if {write(self._pytree__flag)} else {other})"
+            return f"dx.when({', '.join(argument_text(value, write) for value in self._pytree__values)})"
+        flag, chosen, other = map(write, self._pytree__values)
+        return f"({chosen} if {flag} else {other})"
 
 
 class Literal(Expression):

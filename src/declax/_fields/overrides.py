@@ -136,9 +136,9 @@ def _call_in(expression: Any) -> Deferred | None:
     if isinstance(expression, Deferred):
         return None if isinstance(expression._pytree__function, Expression) else expression
     if isinstance(expression, Repeated):
-        return _call_in(expression._pytree__item)
+        return _call_in(expression._pytree__values[1])
     if isinstance(expression, Choice):
-        found = [call for branch in expression._pytree__pair if (call := _call_of_branch(branch)) is not None]
+        found = [call for branch in expression._pytree__values[1:] if (call := _call_of_branch(branch)) is not None]
         return found[0] if len(found) == 1 else None
     return None
 
@@ -165,16 +165,18 @@ def arguments_of(call: Deferred) -> dict[str, Any]:
 def _over(part: DeclaredPart, expression: Any, arguments: Mapping[str, Any]) -> Any:
     """An expression whose call has other arguments."""
     if isinstance(expression, Repeated):
-        return Repeated(expression._pytree__count, _over(part, expression._pytree__item, arguments))
+        count, item = expression._pytree__values
+        return Repeated(count, _over(part, item, arguments))
     if isinstance(expression, Choice):
-        refused = Deferred(_refuse, (part, expression._pytree__flag, tuple(arguments)), {})
+        flag, *pair = expression._pytree__values
+        refused = Deferred(_refuse, (part, flag, tuple(arguments)), {})
         branches = (
             _over(part, branch, arguments)
             if _call_of_branch(branch) is not None
             else (refused if arguments else branch)
-            for branch in expression._pytree__pair
+            for branch in pair
         )
-        return Choice(expression._pytree__flag, *branches)
+        return Choice(flag, *branches)
     bound, extra = _bound(expression)
     for name, value in arguments.items():
         is_known = name in bound.signature.parameters and name != extra

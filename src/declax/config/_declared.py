@@ -58,9 +58,11 @@ class ClassBodyScope:
         if isinstance(value, Deferred):
             return self._called(value)
         if isinstance(value, Choice):
-            return self._evaluated(value._pytree__pair[0 if self._evaluated(value._pytree__flag) else 1])
+            flag, chosen, other = value._pytree__values
+            return self._evaluated(chosen if self._evaluated(flag) else other)
         if isinstance(value, Repeated):
-            return [self._evaluated(value._pytree__item)] * self._evaluated(value._pytree__count)
+            count, item = value._pytree__values
+            return [self._evaluated(item)] * self._evaluated(count)
         if isinstance(value, Operation):
             operands = map(self._evaluated, value._pytree__operands())
             names = {f"_{i}": _Attributes(o) if isinstance(o, SpecData) else o for i, o in enumerate(operands)}
