@@ -239,28 +239,24 @@ def decide(annotation: Any, scope: AnnotationScope) -> Decision:
 
 
 def _decide_recursive(annotation: Any, scope: AnnotationScope) -> Decision:
-    """As `_decide_inner`, for an annotation that may refer to itself: the least decision that agrees with itself."""
-    key = id(annotation)
+    """The status by an annotation that may refer to itself: the least decision that agrees with itself."""
+    key, origin = id(annotation), typing.get_origin(annotation)
     if key in scope.assumed:
         scope.recursive.add(key)
         return scope.assumed[key]
     tried = [_OPEN]
     while True:
         scope.assumed[key] = tried[-1]
-        found = _decide_inner(annotation, scope)
+        if origin is None:
+            found = decide(annotation.__value__, scope)
+        else:
+            found = _decide_generic(origin, typing.get_args(annotation), annotation, scope)
         if key not in scope.recursive or found in tried:
             break
         tried.append(found)
     del scope.assumed[key]
     scope.recursive.discard(key)
     return _UNDECIDED if found is _OPEN and not scope.assumed else found
-
-
-def _decide_inner(annotation: Any, scope: AnnotationScope) -> Decision:
-    origin = typing.get_origin(annotation)
-    if origin is None:
-        return decide(annotation.__value__, scope)
-    return _decide_generic(origin, typing.get_args(annotation), annotation, scope)
 
 
 def _decide_class(cls: Any, scope: AnnotationScope) -> Decision:

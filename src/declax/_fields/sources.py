@@ -111,16 +111,13 @@ def _text(value: Any, write: Write) -> str:
     if isinstance(value, type):
         return class_text(value)
     is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
-    return getattr(value, "__name__", None) or (f"{_class_name(value)}(...)" if is_long else repr(value))
+    text = f"{class_text(type(value)).replace('ArrayImpl', 'Array')}(...)" if is_long else repr(value)
+    return getattr(value, "__name__", None) or text
 
 
 def class_text(cls: type) -> str:
     """A class as a program writes it."""
     return f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
-
-
-def _class_name(value: object) -> str:
-    return class_text(type(value)).replace("ArrayImpl", "Array")
 
 
 def bare(value: Term, write: Write = text_of) -> str:

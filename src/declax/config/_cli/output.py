@@ -54,7 +54,10 @@ class Output:
         self.status = max(self.status, WRONG if is_of_configuration else USAGE)
         notes = [note for note in getattr(error, "__notes__", ()) if _OF_TRACEBACKS not in note]
         if self.is_json:
-            self._found.append({"error": _error_data(error, notes)})
+            problems = error.problems if isinstance(error, errors.ConfigError) else ()
+            message = str(error).partition("\n")[0] if problems else str(error)
+            data = {"message": message, "notes": notes, "problems": list(map(dataclasses.asdict, problems))}
+            self._found.append({"error": data})
         else:
             write("\n".join([str(error), *notes]), "error", sys.stderr)
 
@@ -84,12 +87,6 @@ class Output:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
             raise SystemExit(_CLOSED_PIPE) from None
-
-
-def _error_data(error: errors.DeclaxError, notes: list[str]) -> dict[str, Any]:
-    problems = error.problems if isinstance(error, errors.ConfigError) else ()
-    message = str(error).partition("\n")[0] if problems else str(error)
-    return {"message": message, "notes": notes, "problems": [dataclasses.asdict(problem) for problem in problems]}
 
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:

@@ -69,14 +69,11 @@ def parse_override(word: str) -> Override:
     >>> parse_override("names=[a, b]").values, parse_override("kind=Mlp").values
     ((['a', 'b'],), ('Mlp',))
     """
-    path, _, text = word.partition("=")
+    written, _, text = word.partition("=")
+    path = tuple(int(step) if step.isdecimal() else step for step in steps_of(written) or ())
     texts = [part.strip() for part in _split(text)]
     values = tuple(map(_value, texts))
-    return Override(word, _path(path), values, tuple(map(_other, texts, values)))
-
-
-def _path(text: str) -> Path:
-    return tuple(int(step) if step.isdecimal() else step for step in steps_of(text) or ())
+    return Override(word, path, values, tuple(map(_other, texts, values)))
 
 
 def _split(text: str) -> Iterator[str]:

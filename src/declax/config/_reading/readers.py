@@ -517,25 +517,22 @@ class CheckedReader(WrappingReader):
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
         super().__init__(lambda: reader)
         self.words = reader.words
-        notes = parameter.notes
-        self.ge, self.le = notes.ge, notes.le
-        self.test = notes.check
-        self.choices = notes.choices
-        bounds = [f"at least {self.ge}"] if self.ge is not None else []
-        bounds += [f"at most {self.le}"] if self.le is not None else []
-        bounds += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
+        notes = self.notes = parameter.notes
+        bounds = [f"at least {notes.ge}"] if notes.ge is not None else []
+        bounds += [f"at most {notes.le}"] if notes.le is not None else []
+        bounds += [f"one of {', '.join(map(shown, notes.choices))}"] if notes.choices is not None else []
         self.expected = ", ".join([reader.expected, *bounds])
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         found = self.reader.read(value, path, context)
         if found is INVALID or found is None:
             return found
-        if self.choices is not None and found not in self.choices and not _has_parts(found):
-            return _no_choice(self.expected, value, path, context, self.choices)
+        if self.notes.choices is not None and found not in self.notes.choices and not _has_parts(found):
+            return _no_choice(self.expected, value, path, context, self.notes.choices)
         is_fine = self._is_in_range(found, path, context)
-        if is_fine and self.test is not None and not _has_parts(found):
+        if is_fine and self.notes.check is not None and not _has_parts(found):
             try:
-                problem = objection(self.test, found)
+                problem = objection(self.notes.check, found)
             except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
                 problem = f"the check of the field raised {type(error).__name__}: {error}"
             if problem is not None:
@@ -544,9 +541,9 @@ class CheckedReader(WrappingReader):
         return found if is_fine else INVALID
 
     def schema(self, schemas: Schemas) -> Schema:
-        if self.choices is not None:
-            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
-        limits = {"minimum": self.ge, "maximum": self.le}
+        if self.notes.choices is not None:
+            return {"enum": [schemas.data(choice, self.reader) for choice in self.notes.choices]}
+        limits = {"minimum": self.notes.ge, "maximum": self.notes.le}
         return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
     def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
@@ -555,10 +552,10 @@ class CheckedReader(WrappingReader):
             items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
             each = [self._is_in_range(item, (*path, key), context) for key, item in items]
             return all(each)
-        is_low = self.ge is not None and not value >= self.ge
-        if not is_low and (self.le is None or value <= self.le):
+        is_low = self.notes.ge is not None and not value >= self.notes.ge
+        if not is_low and (self.notes.le is None or value <= self.notes.le):
             return True
-        hint = f"the minimum is {self.ge}" if is_low else f"the maximum is {self.le}"
+        hint = f"the minimum is {self.notes.ge}" if is_low else f"the maximum is {self.notes.le}"
         context.add(
             "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
         )
@@ -620,7 +617,7 @@ def is_list(value: object) -> bool:
     return type(value) in (list, tuple, FrozenList)
 
 
-def listed(names: Mapping[str, Any], most: int = 40) -> str:
+def listed(names: Collection[str], most: int = 40) -> str:
     """Names in a sentence; a long list is cut."""
     found = list(names)
     return ", ".join(found[:most]) + (", ..." if len(found) > most else "")
