@@ -1037,7 +1037,7 @@ def test_an_outer_model_cannot_be_changed_from_inside_of_a_raw_trace(name):
         change(model)
         return x
 
-    with pytest.raises(dx.TraceContextError, match="(another|a different) trace level"):
+    with pytest.raises(dx.TraceContextError, match=r"(another|a different) trace level"):
         raw(jnp.ones(1))
     assert same_graph(model, model_of())
 
