@@ -68,10 +68,6 @@ class CarrySlots(NamedTuple):
     places: tuple[int, ...]
     stacked: dict[int, int]
 
-    def first(self, leaves: Sequence[Any]) -> list[Any]:
-        """The carried values before the first step."""
-        return [leaves[i] for i in self.leaves]
-
     def put(self, carried: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """All leaves of a step, from the carried values and the constant ones."""
         full = list(leaves)

@@ -76,7 +76,7 @@ def while_loop(
             full = step.put(carried, given)
             return step.next_values(body(full), full)
 
-        last = jax.lax.while_loop(holds, advance, step.first(given))
+        last = jax.lax.while_loop(holds, advance, [given[i] for i in step.leaves])
         if condition.calls_back or body.calls_back:
             wait(last)
         return step.conclude(body.outcome, last)
@@ -141,7 +141,7 @@ def fori_loop(
             full[call.structure.num_leaves] = number
             return step.next_values(body(full), full)
 
-        last = jax.lax.fori_loop(lower, upper, advance, step.first(given), unroll=unroll)
+        last = jax.lax.fori_loop(lower, upper, advance, [given[i] for i in step.leaves], unroll=unroll)
         if body.calls_back:
             wait(last)
         return step.conclude(body.outcome, last)

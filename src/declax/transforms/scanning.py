@@ -214,7 +214,7 @@ class _Steps:
             made = traced(full)
             return step.next_values(made, full), values_at(step.structure, tuple(step.stacked), made, full)
 
-        last, ys = jax.lax.scan(advance, step.first(shared), xs, length=length, **options)
+        last, ys = jax.lax.scan(advance, [shared[i] for i in step.leaves], xs, length=length, **options)
         return step.conclude(traced.outcome, last, _in_place(step.stacked, ys)), traced.calls_back
 
     def _with_slices(self, leaves: Sequence[Any], own: Sequence[Any]) -> list[Any]:

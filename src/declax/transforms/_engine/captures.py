@@ -264,10 +264,6 @@ class Closure:
             self.captures = captures
         return captures
 
-    def captures_of(self, key: CaptureKey) -> Captures:
-        """The captures of the call that is traced now, also after the function has changed them."""
-        return key.captures() or self.find()
-
 
 _kinds[Closure] = CaptureKind.CLOSURE
 

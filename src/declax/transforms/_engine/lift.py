@@ -450,7 +450,8 @@ def lifted(
         rebuilt = Rebuilt(structure, leaves)
         if structure.key is None or not structure.key.names:
             return call_user(closure.function, rebuilt)
-        with RebuiltClosure(closure.captures_of(structure.key), rebuilt.captured) as rebuilt_closure:
+        captures = structure.key.captures() or closure.find()  # those of the call, also after the function changed them
+        with RebuiltClosure(captures, rebuilt.captured) as rebuilt_closure:
             outcome = call_user(rebuilt_closure.function, rebuilt)
             rebuilt_closure.conclude()  # last, since it changes what is outside
         return outcome
