@@ -163,7 +163,8 @@ class Scanned(Wrapped[P, R]):
             return self._program(structure)
         if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             self._seen, self._programs = seen, {}
-        return program_for(self._programs, structure, lambda: self._program(structure))
+        known = self._programs.get(structure)
+        return known or program_for(self._programs, structure, lambda: self._program(structure))
 
     def _closed_over(self, captures: Captures | None) -> list[Any]:
         return [captures, *map(content_of, getattr(self._closure.function, "__closure__", None) or ())]

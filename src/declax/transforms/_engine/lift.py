@@ -97,7 +97,7 @@ class Call:
         leaves, tree = flatten((args, kwargs, captured))
         pattern = which_are_roots(leaves)
         self.roots: tuple[Any, ...] = tuple(compress(leaves, pattern))
-        self.plain: list[Any] = list(compress(leaves, map(not_, pattern)))
+        self.plain: list[Any] = list(compress(leaves, map(not_, pattern))) if self.roots else leaves
         self.binding: Binding = NO_ROOTS
         self.values: list[Any] = []
         if self.roots:
@@ -488,26 +488,32 @@ def attempts() -> Iterator[None]:
 @_jax.with_short_tracebacks
 def run(bind: Callable[[], Call], execute: Callable[[Call], Outcome]) -> Any:
     """Binds the arguments of a call, executes it and commits; again after a conflict."""
-    output, _ = run_with(bind, lambda call: (execute(call), None))
-    return output
-
-
-@_jax.with_short_tracebacks
-def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
-    """As `run`, with something else that is made beside the outcome, and that does not go to the caller's models."""
     output: Any = CONFLICT
-    extra: Any = None
     for _ in attempts():
         call = bind()
         try:
-            outcome, extra = execute(call)
+            outcome = execute(call)
         except Exception as error:
             explain(call, error)
             raise
         output = commit(call.binding, call.leaves, outcome.parts())
         if output is not CONFLICT:
             break
-    return output, extra
+    return output
+
+
+@_jax.with_short_tracebacks
+def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, T]]) -> tuple[Any, T]:
+    """As `run`, with something else that is made beside the outcome, and that does not go to the caller's models."""
+    extra: list[T] = []
+
+    def keep_extra(call: Call) -> Outcome:
+        outcome, made = execute(call)
+        extra[:] = [made]  # that of the last run
+        return outcome
+
+    output = run(bind, keep_extra)
+    return output, extra[0]
 
 
 def calls_back(jaxpr: Any) -> bool:
