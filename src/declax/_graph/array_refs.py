@@ -17,7 +17,7 @@ from declax._graph.nodes import Kind, kind_of, plain_key
 from declax._graph.unflattening import build
 from declax._modes import is_on
 from declax._state.definition import StateDef
-from declax._state.states import FlatState, make_state
+from declax._state.states import FlatState, State, make_state
 from declax._state.tree import FlatForm
 from declax._typing import ArrayLike, N, Path
 from declax._variables.variable import Variable
@@ -187,6 +187,8 @@ def as_pure(tree: N, *, graph: bool | None = None) -> N:
     if isinstance(tree, FlatState):
         pairs = [(path, _array_of(v.raw_value) if isinstance(v, Variable) else v) for path, v in tree]
         return FlatState(pairs)  # type: ignore[return-value]  # N is FlatState here
+    if isinstance(tree, State) and all(isinstance(leaf, jax.Array) for leaf in tree.leaves):  # the quick way
+        return make_state(_pure_def(tree.definition), list(tree.leaves))  # type: ignore[return-value]  # N is State here
     binding = bind(tree, graph)
     graphdef = GraphDef.of(tuple(map(_without_kind, binding.graphdef.tokens)))
     values = [
@@ -204,6 +206,10 @@ def _array_of(raw_value: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[...] if is_array_ref(leaf) else leaf, raw_value)
 
 
+def _pure_def(definition: StateDef) -> StateDef:
+    return StateDef.of(definition.paths, (None,) * len(definition.paths))
+
+
 def _without_kind(token: Token) -> Token:
     """The token of a plain State in place of that of a State of Variables."""
     if isinstance(token, int) or token[0] != CONTAINER or not isinstance(token[1], jax.tree_util.PyTreeDef):
@@ -211,8 +217,7 @@ def _without_kind(token: Token) -> Token:
     made_by = token[1].node_data()
     if made_by is None or made_by[0] is not FlatForm:
         return token
-    definition = made_by[1][-1]
-    pure_def = StateDef.of(definition.paths, (None,) * len(definition.paths))
+    pure_def = _pure_def(made_by[1][-1])
     return CONTAINER, jax.tree.structure(FlatForm(make_state(pure_def, [0] * len(pure_def.paths)))), token[2]
 
 
