@@ -17,7 +17,6 @@ import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.traceback_util import register_exclusion
-from jax.core import ShapedArray, Tracer
 
 from declax.errors import DeclaxError
 
@@ -56,12 +55,6 @@ def is_of_current_trace(value: Any) -> bool:
     """Whether a value is a tracer of the current trace."""
     trace = getattr(value, "_trace", None)
     return trace is not None and trace._weakref is trace_state.value
-
-
-def is_ref(value: object) -> bool:
-    """``isinstance(value, jax.Ref)``, which takes long for a tracer of an array."""
-    is_array = isinstance(value, Tracer) and type(value.aval) is ShapedArray
-    return not is_array and isinstance(value, jax.Ref)
 
 
 # --- flags ----------------------------------------------------------------------

@@ -34,15 +34,6 @@ def test_the_class_of_arrays():
     assert type(jnp.ones(2)) is _jax.ArrayImpl
 
 
-def test_refs():
-    ref, array = jax.new_ref(jnp.ones(2)), jnp.ones(2)
-    assert _jax.is_ref(ref)
-    assert not _jax.is_ref(array)
-    found = []
-    jax.jit(lambda *leaves: found.extend(map(_jax.is_ref, leaves)))(ref, array)
-    assert found == [True, False]
-
-
 class Net(dx.Module):
     def __init__(self, fault):
         self.part = dx.Sequential(dx.Linear(2, 3, rngs=dx.Rngs(0)), fault)

@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 
-from declax import _jax
 from declax._classes.pytree import Pytree, layout_of
 from declax._fields.annotations import caches_by_type, is_data_class
 from declax._state.definition import are_sortable
@@ -86,7 +85,9 @@ def is_ref(value: object) -> bool:
     cls = value.__class__
     if cls is jax.ShapeDtypeStruct:
         return bool(value.is_ref)  # type: ignore[attr-defined]  # of its class
-    return cls is jax.Ref or (isinstance(value, Tracer) and _jax.is_ref(value))
+    if isinstance(value, Tracer):
+        return type(value.aval) is not ShapedArray and isinstance(value, jax.Ref)  # the latter is slow for tracers
+    return cls is jax.Ref
 
 
 def is_number(value: object) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeAlias
 
 import jax
 import numpy as np
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 
 from declax import _jax, errors
 from declax._fields import snapshots
@@ -679,10 +679,11 @@ def _is_ref(value: Any) -> bool:
         return False
     if cls is EndedTrace:
         raise value.refusal()
-    if _jax.is_ref(value):
+    if isinstance(value, Tracer):  # whose class does not show its kind
+        return type(value.aval) is not ShapedArray and isinstance(value, jax.Ref)
+    if isinstance(value, jax.Ref):
         return True
-    # the class of a tracer does not show its kind
-    if not (uncaptured_reads.is_watching or issubclass(cls, Tracer)):
+    if not uncaptured_reads.is_watching:
         _NEVER_REFS.add(cls)
     return False
 
