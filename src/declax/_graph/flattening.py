@@ -153,10 +153,14 @@ class GraphDef(Shared, Generic[N]):
     @cached_property
     def definition(self) -> StateDef:
         """The definition of the State with all leaves of the graph."""
-        pairs = walk_tokens(self.tokens)
-        leaves = [(path, token) for path, token in pairs if not isinstance(token, int) and token[0] <= LEAF]
-        leaf_defs = [token[1:] if token[0] == VARIABLE else None for _, token in leaves]
-        return StateDef.of(tuple([path for path, _ in leaves]), tuple(leaf_defs))
+        leaves = [token for token in self.tokens if not isinstance(token, int) and token[0] <= LEAF]
+        leaf_defs = [token[1:] if token[0] == VARIABLE else None for token in leaves]
+        return StateDef.of(self.leaf_paths, tuple(leaf_defs))
+
+    @cached_property
+    def leaf_paths(self) -> tuple[Path, ...]:
+        """The path of each leaf."""
+        return tuple([p for p, token in walk_tokens(self.tokens) if not isinstance(token, int) and token[0] <= LEAF])
 
     def merge(self, state: Mapping[Any, Any], /, *states: Mapping[Any, Any], copy: bool = False) -> N:
         """A new graph of this structure; see `declax.merge`."""

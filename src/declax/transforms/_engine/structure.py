@@ -255,7 +255,7 @@ class Structure(NamedTuple):
     def leaf_roots(self) -> list[int]:
         """For each leaf of the graph, the position of its root among all leaves."""
         at = [i for i, is_one in enumerate(self.is_root) if is_one]
-        return [at[cast("int", path[0])] for path in self.graphdef.definition.paths]
+        return [at[cast("int", path[0])] for path in self.graphdef.leaf_paths]
 
 
 class Trace(NamedTuple):
@@ -403,7 +403,7 @@ def names_of_call(structure: Structure, name_argument: Callable[[int], str] | No
     """The name of each leaf of a call in errors: those of the graph, then the array leaves."""
     names = name_leaves(structure, name_argument)
     roots: Any = list(compress(names, structure.is_root))
-    of_graph = [joined(roots[path[0]], path[1:]) for path in structure.graphdef.definition.paths]
+    of_graph = [joined(roots[path[0]], path[1:]) for path in structure.graphdef.leaf_paths]
     return [*of_graph, *compress(names, map(not_, structure.is_root))]
 
 
