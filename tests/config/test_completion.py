@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 
@@ -11,12 +10,13 @@ import pytest
 from declax.config._cli.parsing import completion_script
 
 CASES = [
-    ("su", ["summary"]),
-    ("c", ["check", "completion"]),
-    ("--v", ["--version"]),
-    ("--f", ["--format", "--full"]),
-    ("--inp", ["--input"]),
-    ("net", []),
+    ("declax ", ["check", "show", "summary", "build", "schema", "completion", "-h", "--help", "--version"]),
+    ("declax su", ["summary"]),
+    ("declax --v", ["--version"]),
+    ("declax show --f", ["--format", "--full"]),
+    ("declax summary net.toml --inp", ["--input"]),
+    ("declax show net", []),
+    ("declax show ", []),
 ]
 
 
@@ -30,10 +30,11 @@ def test_scripts_of_shells_are_read_by_them(shell):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("word", "expected"), CASES)
-def test_bash_completes(word, expected):
-    script = completion_script("bash")
-    words = shlex.split(script)[shlex.split(script).index("-W") + 1]
-    code = f"{script}compgen -W '{words}' -- '{word}'"
+@pytest.mark.parametrize(("line", "expected"), CASES)
+def test_bash_completes(line, expected):
+    words = line.split(" ")
+    typed = " ".join(f"'{word}'" for word in words)
+    code = f"{completion_script('bash')}COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _declax; "
+    code += "printf '%s\\n' \"${COMPREPLY[@]}\""
     done = subprocess.run(["bash", "-c", code], text=True, capture_output=True, check=False)
-    assert (done.stdout.split(), done.stderr) == (expected, "")
+    assert done.stdout.split() == expected, done.stderr

@@ -132,13 +132,23 @@ def _examples(*lines: str) -> str:
 
 # --- completion -----------------------------------------------------------------
 
+_BASH: Final = """\
+_declax() {{
+  local words="" word="${{COMP_WORDS[COMP_CWORD]}}"
+  case "$COMP_CWORD ${{COMP_WORDS[1]}} $word" in
+{cases}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _declax declax
+"""
 _ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
 def completion_script(shell: str) -> str:
-    """The script with which a shell completes the commands of ``declax`` and all options."""
+    """The script with which a shell completes the commands of ``declax`` and their options."""
     parser = declax_parser()
-    options = (option for each in (parser, *parser.commands.values()) for option in each._option_string_actions)
-    words = " ".join(dict.fromkeys([*parser.commands, *options]))
-    text = f'complete -o default -W "{words}" declax\n'
+    words = {'"1 "*': [*parser.commands, *parser._option_string_actions]}
+    words.update((f'*" {name} -"*', list(command._option_string_actions)) for name, command in parser.commands.items())
+    text = _BASH.format(cases="\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items()))
     return _ZSH + text if shell == "zsh" else text
