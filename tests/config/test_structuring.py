@@ -161,6 +161,8 @@ BAD = [
     (bool, 1, "wrong-type", "bool"),
     (bool, "true", "wrong-type", "write true without quotes"),
     (bool, None, "wrong-type", "null"),
+    (bool, np.arange(2), "wrong-type", "array([0, 1])"),
+    (bool | int, np.arange(2), "wrong-type", "array([0, 1])"),
     (str, 1, "wrong-type", 'write "1"'),
     (str, None, "wrong-type", "string"),
     (None, 1, "wrong-type", "null"),

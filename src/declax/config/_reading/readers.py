@@ -176,8 +176,8 @@ class BoolReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, (bool, np.bool_)):
             return bool(value)
-        hint = f"write {str(value).lower()} without quotes" if value in ("true", "True", "false", "False") else None
-        return self.wrong(value, path, context, hint)
+        is_text = type(value) is str and value in ("true", "True", "false", "False")
+        return self.wrong(value, path, context, f"write {value.lower()} without quotes" if is_text else None)
 
 
 class IntReader(Reader):
