@@ -119,6 +119,19 @@ def test_the_tree_of_the_arguments_is_named(capsys):
     assert "the arguments: the tree was" in explained(f, capsys)
 
 
+def test_captured_models_of_one_name_are_told_apart(capsys):
+    def over(model):
+        return lambda x: model.weight * x
+
+    first, second = Counting(), Counting()
+    second.weight.value = jnp.ones(1)
+    a, b = over(first), over(second)
+    f = dx.jit(lambda x, y: a(x) + b(x))
+    f(1.0, jnp.ones(2))
+    f(1.0, jnp.ones(3))
+    assert explained(f, capsys).splitlines()[1:] == ["  y: the shape or dtype was float32[2], and is float32[3]"]
+
+
 def test_the_last_trace_is_compared(capsys):
     model, f = Counting(), dx.jit(lambda m, x, n: x * n, static_argnames="n")
     f(model, jnp.ones(2), 1)

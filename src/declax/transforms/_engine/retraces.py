@@ -23,9 +23,11 @@ def differences(before: Trace, after: Trace) -> list[str]:
         found.append(_text("the arguments", "tree", *texts))
     if before.structure.key is not after.structure.key:
         found.append(_text("the function", "place of captured models", "another", "this"))
-    known = dict(zip(names_of_call(before.structure), before.avals, strict=True))
+    known: dict[str, list[Any]] = {}
+    for name, old in zip(names_of_call(before.structure), before.avals, strict=True):
+        known.setdefault(name, []).append(old)  # two captured models may have one name
     for name, new in zip(names_of_call(after.structure), after.avals, strict=True):
-        old = known.get(name, new)
+        old = known[name].pop(0) if known.get(name) else new
         if old != new:
             is_mesh = _text_of(old) == _text_of(new)
             what, text = ("mesh", _mesh_of) if is_mesh else ("shape or dtype", _text_of)
