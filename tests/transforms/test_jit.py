@@ -848,9 +848,6 @@ def test_donation_of_what_is_shared_with_another_argument():
     assert int(first.count.value) == 1
 
 
-DONATED_ONCE = "donate the same buffer twice|previously donated in the same call"  # as JAX says
-
-
 def test_one_buffer_cannot_be_donated_twice():
     model, target = dx.Dict(w=dx.Param(jnp.ones(2))), dx.Dict(w=dx.Param(jnp.zeros(2)))
     dx.update(target, dx.state(model))  # which shares the arrays
@@ -860,7 +857,7 @@ def test_one_buffer_cannot_be_donated_twice():
         model["w"][...] = model["w"][...] + 1
         target["w"][...] = target["w"][...] + 1
 
-    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
+    with pytest.raises(dx.errors.TransformError, match=r"this array is also at model\.w, and a buffer can be"):
         move(model, target)
     dx.update(target, dx.state(model, copy=True))
     move(model, target)
@@ -873,10 +870,10 @@ def test_one_buffer_cannot_be_donated_twice():
         pair["b"][...] = pair["b"][...] + 1
 
     variable = dx.Param(jnp.ones(2))
-    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
+    with pytest.raises(dx.errors.TransformError, match=r"x: this array is also at v, and a buffer"):
         dx.jit(lambda v, x: setattr(v, "value", v.value + x), donate_argnums=0)(variable, variable.value)
     assert not variable.value.is_deleted()
-    with pytest.raises((RuntimeError, ValueError), match=DONATED_ONCE):
+    with pytest.raises(dx.errors.TransformError, match="this array is also at"):
         both(same)
     assert not same["a"].value.is_deleted()
 

@@ -561,6 +561,7 @@ def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
     return [(name, leaf) for name, leaf in _arrays_of(call) if _is_deleted(leaf)]
 
 
+_DONATED_ONCE: Final = "donate the same buffer twice|previously donated in the same call"
 _REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 
@@ -574,6 +575,8 @@ def explain(call: Call, error: BaseException) -> None:
     found: DeclaxError | None = None
     if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
         found = _deleted(deleted_leaves(call))
+    elif isinstance(error, (RuntimeError, ValueError)) and re.search(_DONATED_ONCE, str(error)):
+        found = _donated_twice(call)
     elif isinstance(error, TypeError) and re.search(_REFUSED, str(error)):
         found = _no_array_of_jax(call)
     if found is not None:
@@ -606,6 +609,20 @@ def unless_deleted(function: Callable[..., Any], structure: Structure, donated: 
         return function(*leaves)
 
     return run
+
+
+def _donated_twice(call: Call) -> TransformError | None:
+    first: dict[int, str] = {}
+    for name, leaf in _arrays_of(call):
+        if isinstance(leaf, jax.Array) and first.setdefault(id(leaf), name) != name:
+            return TransformError(
+                name,
+                f"this array is also at {first[id(leaf)]}, and a buffer can be donated once",
+                got=describe(leaf),
+                why="dx.update and dx.merge share arrays, as does `a.value = b.value`",
+                fix="dx.update(target, dx.state(model, copy=True))        # or dx.clone(model), which copies",
+            )
+    return None
 
 
 def _no_array_of_jax(call: Call) -> DeclaxError | None:
