@@ -301,6 +301,19 @@ class Color(enum.Enum):
     RED = 1
 
 
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(enum.StrEnum):
+    NO = "no"
+
+
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
 class Pair(NamedTuple):
     first: object
     second: object
@@ -329,6 +342,10 @@ def named_function(x):
         (jnp.float32, "float32"),
         (np.dtype("float32"), "dtype('float32')"),
         (Color.RED, "Color.RED"),
+        (Level.LOW, "Level.LOW"),
+        (Word.NO, "Word.NO"),
+        (Bits.A | Bits.B, "Bits.A|B"),
+        (Bits(0), "<Bits: 0>"),
         (functools.partial(named_function, 1, x=Color.RED), "partial(named_function, 1, x=Color.RED)"),
         (functools.partial(named_function), "partial(named_function)"),
         ((), "()"),
@@ -346,6 +363,10 @@ def named_function(x):
 def test_static_values(value, text):
     assert rendering.text_of(value) == text
     assert entry(x=dx.static(value)) == text
+
+
+def test_members_of_enums_in_a_variable():
+    assert repr(dx.Param(1, level=Level.LOW)).splitlines()[2] == "  level=Level.LOW"
 
 
 def test_methods_do_not_print_the_objects_that_they_are_bound_to():

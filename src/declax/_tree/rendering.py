@@ -98,8 +98,8 @@ def value_text(value: Any) -> str:
         return repr(value) if value.size <= SMALL else f"Ref(shape={value.shape}, dtype={value.dtype!r})"
     if type(value) in _OPENED:
         return text_of(value)
-    if isinstance(value, enum.Enum):
-        return str(value)
+    if isinstance(value, enum.Enum) and value.name:  # no text of the user, and no number
+        return enum.Enum.__str__(value)
     name = getattr(value, "__qualname__", None) if callable(value) else None
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(value)
 
