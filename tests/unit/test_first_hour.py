@@ -238,3 +238,22 @@ def test_a_method_that_reads_a_later_part():
     with pytest.raises(AttributeError) as caught:
         Early(dx.Rngs(0))
     assert caught.value.__notes__[-1] == "first is declared below last: declare it first"
+
+
+def test_a_method_that_reads_a_later_part_with_an_annotation():
+    """The class has an expression under the name of the part."""
+
+    @dx.dataclass
+    class Early(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        _: dx.KW_ONLY
+
+        @dx.submodule
+        def last(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.first.out_features, 2, rngs=rngs)
+
+        first: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+
+    with pytest.raises(AttributeError) as caught:
+        Early(dx.Rngs(0))
+    assert caught.value.__notes__ == ["first is declared below last: declare it first"]

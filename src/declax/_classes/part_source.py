@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -227,19 +228,26 @@ class PartsFunction:
         while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
             trace = trace.tb_next
         part = None if trace is None else self._lines[trace.tb_lineno - 1]
-        is_named = isinstance(error, DeclaxError) and error.where.startswith(f"{type_name(type(instance))}.")
-        if part is None or is_named:
+        if part is None:
             return
+        prefix = f"{type_name(type(instance))}."
+        if isinstance(error, DeclaxError) and error.where.startswith(prefix):
+            name = re.split(r"\W", error.where.removeprefix(prefix))[0]  # of a field, read from the class
+        else:
+            error.add_note(f"while {prefix}{part.name} was made: {self._text_with_values(part, instance)}")
+            name = error.name if isinstance(error, AttributeError) and error.obj is instance else ""
+        known = self._known.get(name)
+        if known and name != part.name and isinstance(instance.__dict__.get(name, known[0]), Expression):
+            error.add_note(f"{name} is declared below {part.name}: declare it first")
+
+    def _text_with_values(self, part: Part, instance: Any) -> str:
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
         for expression in self._known[part.name]:
             shown.pop(id(expression))
             for item, _ in items_of(expression._pytree__value) if isinstance(expression, Literal) else ():
                 if self._names.get(id(item), "").startswith(f"self.{part.name}["):
                     shown.pop(id(item), None)
-        text = self._source_with(part, NoteWriter(shown))
-        error.add_note(f"while {type_name(type(instance))}.{part.name} was made: {text}")
-        if isinstance(error, AttributeError) and error.obj is instance and error.name in self._known:
-            error.add_note(f"{error.name} is declared below {part.name}: declare it first")
+        return self._source_with(part, NoteWriter(shown))
 
     def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
