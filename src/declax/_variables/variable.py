@@ -145,7 +145,7 @@ class Variable(ArrayOperators, Generic[T]):
 
     # ---- the value
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # at run time, `__setattr__` sets it
 
         @property
         def value(self) -> T: ...
