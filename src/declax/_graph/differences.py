@@ -70,7 +70,7 @@ class Differing(NamedTuple):
     before: Any = ""
     after: Any = ""
 
-    def told(self, fix: str) -> dict[str, Any]:
+    def details(self, fix: str) -> dict[str, Any]:
         """The parts of the error, with a fix for values that are not static."""
         if self.fact != STATIC_VALUE:
             return {"fix": fix}

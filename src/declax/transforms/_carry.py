@@ -249,7 +249,7 @@ def _places_of_new(
             differs = Differing(paths_of_objects(walked.graphdef)[is_same.index(False)])
         path: Any = differs.path
         fix = "create the Variable before the loop, set its value in the loop, and return the model that was passed in"
-        raise context.changed(context.of_path((whole[path[0]], *path[1:])), **differs.told(fix))
+        raise context.changed(context.of_path((whole[path[0]], *path[1:])), **differs.details(fix))
     for rank, root in new.items():
         _check_replaced(before[rank], root, origin_of, context, rank)
     first = walk(tuple(before[rank] for rank in new)).read()

@@ -201,8 +201,8 @@ def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) ->
         if not path:
             pairs = zip(paths_of_objects(one.graphdef), one.origins, other.origins, strict=True)
             path = next(path for path, a, b in pairs if a != b)
-        told = found.told("create the same Variables in all branches, and return the same models")
-        raise _differs(_name_of(path, context), name, context, **told)
+        details = found.details("create the same Variables in all branches, and return the same models")
+        raise _differs(_name_of(path, context), name, context, **details)
 
 
 def _check_types(

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", covariant=True)
 
-Take = Callable[[tuple[Any, ...], dict[str, Any]], Call]
+BindArguments = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 """How a compiled function takes arguments apart."""
 
 
 class Stage(Generic[R]):
     """A stage of JAX, for calls with models; other attributes, such as `as_text`, are those of JAX's stage."""
 
-    def __init__(self, stage: Any, program: Program, take: Take, call: Call) -> None:
+    def __init__(self, stage: Any, program: Program, bind_arguments: BindArguments, call: Call) -> None:
         self._stage = stage
         self._program = program
-        self._take = take
+        self._bind_arguments = bind_arguments
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
@@ -36,8 +36,10 @@ class Stage(Generic[R]):
 class Traced(Stage[R]):
     """A function that was traced for some arguments; see `JitWrapped.trace`. Its `jaxpr` takes flat leaves."""
 
-    def __init__(self, stage: Any, program: Program, take: Take, call: Call, trace_alone: Callable[[], Any]) -> None:
-        super().__init__(stage, program, take, call)
+    def __init__(
+        self, stage: Any, program: Program, bind_arguments: BindArguments, call: Call, trace_alone: Callable[[], Any]
+    ) -> None:
+        super().__init__(stage, program, bind_arguments, call)
         self._trace_alone = trace_alone
 
     @property
@@ -68,7 +70,7 @@ class Traced(Stage[R]):
         except Exception as error:
             self._program.explain(self._call, error)
             raise
-        return Lowered(lowered, self._program, self._take, self._call)
+        return Lowered(lowered, self._program, self._bind_arguments, self._call)
 
     def check_unchanging(self, where: str) -> None:
         """Raises TransformError if the function changes its arguments, or returns models, which a file cannot hold."""
@@ -121,7 +123,7 @@ class Lowered(Stage[R]):
 
     def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled[R]:
         """The next stage."""
-        return Compiled(self._stage.compile(compiler_options), self._program, self._take, self._call)
+        return Compiled(self._stage.compile(compiler_options), self._program, self._bind_arguments, self._call)
 
 
 class Compiled(Stage[R]):
@@ -133,8 +135,8 @@ class Compiled(Stage[R]):
     8.0
     """
 
-    def __init__(self, stage: Any, program: Program, take: Take, call: Call) -> None:
-        super().__init__(stage, program, take, call)
+    def __init__(self, stage: Any, program: Program, bind_arguments: BindArguments, call: Call) -> None:
+        super().__init__(stage, program, bind_arguments, call)
         self._trace = call.trace()
         del self._call  # so that its arrays can be freed
 
@@ -146,7 +148,7 @@ class Compiled(Stage[R]):
         Raises:
           TransformError: for arguments of another structure, shape or dtype, or other static ones; names what differs.
         """
-        return cast("R", run(lambda: self._take(args, kwargs), self._run))
+        return cast("R", run(lambda: self._bind_arguments(args, kwargs), self._run))
 
     def _run(self, call: Call) -> Outcome:
         if call.structure != self._trace.structure:

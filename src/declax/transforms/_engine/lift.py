@@ -261,7 +261,7 @@ def _structure_changed(structure: Structure, after: GraphDef[Any], replaced: Seq
         name_path(structure, path) if path else "the arguments",
         "the function changes the structure of its arguments here, and changes of structure do not come back",
         why="graph_updates=False (or graph=False, or a default) forbids changes of structure",
-        **found.told("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
+        **found.details("graph_updates=True        # or undo the change before the function returns, as by dx.pop"),
     )
 
 
