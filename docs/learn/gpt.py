@@ -84,7 +84,7 @@ class GPT(dx.Module):
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     embed = dx.Embed(128, width, rngs=rngs)
-    blocks = dx.Stacked(Block(width, heads, rngs=rngs), depth, rngs=rngs)
+    blocks = dx.Stacked(Block(width, heads, rngs=rngs), depth)
     norm = dx.RMSNorm(width, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
