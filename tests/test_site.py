@@ -350,11 +350,40 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("which nnx code works", ("coming_from_nnx.html",)),
         ("bfloat16", ("howto/mixed_precision.html",)),
         ("wandb", ("howto/logging.html",)),
+        ("different learning rate", ("howto/optimizers.html",)),
+        ("turn off dropout", ("layers.html", "explain/faq.html")),
+        ("disable dropout", ("layers.html", "explain/faq.html")),
+        ("identical layers", ("howto/structure.html",)),
+        ("average weights", ("howto/ema.html",)),
+        ("moving average weights", ("howto/ema.html",)),
+        ("dataloader", ("howto/data.html",)),
+        ("data loader", ("howto/data.html",)),
+        ("ddp", ("howto/data_parallel.html",)),
+        ("pytest", ("howto/testing.html",)),
+        ("stable release", ("explain/versions.html",)),
+        ("license", ("explain/status.html",)),
+        ("install gpu", ("quickstart.html",)),
+        ("initialize weights", ("explain/faq.html",)),
+        ("replace head", ("surgery.html", "explain/faq.html")),
+        ("recompute activations", ("stacked.html",)),
+        ("speed loop", ("howto/profiling.html",)),
+        ("error status", ("errors.html",)),
     ],
 )
 def test_search_answers(browser, address, query, first):
     found = answers(browser, address, query)
     assert found[:1] in [[page] for page in first], found[:5]
+
+
+def test_search_shows_pages_for_contributors_last(browser, address):
+    found = answers(browser, address, "learning rate")
+    is_design = [page.startswith("design/") for page in found]
+    assert is_design == sorted(is_design)
+    assert any(is_design)
+
+
+def test_search_shows_pages_with_some_of_the_words(browser, address):
+    assert "howto/freeze.html" in answers(browser, address, "freeze layers xylophone")[:3]
 
 
 def test_search_finds_every_public_name_and_error_code(browser, address):
