@@ -175,9 +175,8 @@ axis.legend()
 # %% [markdown]
 # ## Look into a checkpoint
 #
-# `keep=2` keeps the last two checkpoints, and `best="loss"` the one with the smallest loss. Without `into`, `dx.load`
-# returns the contents of the file: States of arrays, and plain values. The arrays are in safetensors files, which other
-# programs read too.
+# `keep=2` keeps the last two checkpoints, and `best="loss"` the one with the smallest loss. For an accuracy, add
+# `best_mode="max"`. The arrays are in safetensors files, which other programs read too.
 
 # %%
 with dx.Checkpoints(folder / "killed") as checkpoints:
@@ -197,6 +196,15 @@ dx.save(folder / "linear", {"model": model})
 copy = dx.Linear(3, 2, rngs=dx.Rngs(1))
 dx.load(folder / "linear", into={"model": copy})
 assert np.array_equal(copy(jnp.ones(3)), model(jnp.ones(3)))
+
+# %% [markdown]
+# Without `into`, `dx.load` rebuilds the model from its class and the arguments of its constructor. Pass your own classes in
+# `extra=`, such as `extra=[Classifier]` for the checkpoints above. An optimizer made of functions of optax has no such
+# record, so it becomes a State of arrays.
+
+# %%
+rebuilt = dx.load(folder / "linear")["model"]
+assert np.array_equal(rebuilt(jnp.ones(3)), model(jnp.ones(3)))
 
 # %% [markdown]
 # A model of another shape is refused with the paths that differ, and stays as it is:
