@@ -198,9 +198,9 @@ dx.load(folder / "linear", into={"model": copy})
 assert np.array_equal(copy(jnp.ones(3)), model(jnp.ones(3)))
 
 # %% [markdown]
-# Without `into`, `dx.load` rebuilds the model from its class and the arguments of its constructor. Pass your own classes in
-# `extra=`, such as `extra=[Classifier]` for the checkpoints above. An optimizer made of functions of optax has no such
-# record, so it becomes a State of arrays.
+# Without `into`, `dx.load` rebuilds the model from its class and the arguments of its constructor. Pass your own
+# classes in `extra=`, such as `extra=[Classifier]` for the checkpoints above. An optimizer made of functions of optax
+# has no such record, so it becomes a State of arrays.
 
 # %%
 rebuilt = dx.load(folder / "linear")["model"]
