@@ -235,7 +235,7 @@ class PartsFunction:
             name = re.split(r"\W", error.where.removeprefix(prefix))[0]  # of a field, read from the class
         else:
             error.add_note(f"while {prefix}{part.name} was made: {self._text_with_values(part, instance)}")
-            name = error.name if isinstance(error, AttributeError) and error.obj is instance else ""
+            name = str(error.name) if isinstance(error, AttributeError) and error.obj is instance else ""
         known = self._known.get(name)
         if known and name != part.name and isinstance(instance.__dict__.get(name, known[0]), Expression):
             error.add_note(f"{name} is declared below {part.name}: declare it first")
