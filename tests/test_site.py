@@ -363,7 +363,7 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("stable release", ("explain/versions.html",)),
         ("license", ("explain/status.html",)),
         ("install gpu", ("quickstart.html",)),
-        ("initialize weights", ("explain/faq.html",)),
+        ("initialize weights", ("howto/custom_layers.html",)),
         ("replace head", ("surgery.html", "explain/faq.html")),
         ("recompute activations", ("stacked.html",)),
         ("speed loop", ("howto/profiling.html",)),
