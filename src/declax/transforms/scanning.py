@@ -106,7 +106,9 @@ def scan(
     >>> int(total), sums.tolist()
     (6, [0, 0, 1, 3])
     """
-    settings = {"length": length, "reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
+    settings = {"length": length, "reverse": reverse, "unroll": unroll}
+    if _split_transpose:  # a private option of JAX
+        settings["_split_transpose"] = True
 
     def make(f: Callable[..., Any]) -> Scanned[..., Any]:
         checked_function("scan", "f", f)
