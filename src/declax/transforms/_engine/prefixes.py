@@ -239,7 +239,8 @@ def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
             yield from spec.leaves
         elif is_root(spec):
             by_filter, _ = filters_of_labels(spec)
-            yield from () if by_filter is None else by_filter.labels
+            if by_filter is not None:
+                yield from by_filter.labels
             for path in bind(spec).graphdef.definition.paths:
                 yield _label_in(spec, path, "the prefix")
         else:

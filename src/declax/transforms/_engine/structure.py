@@ -363,7 +363,8 @@ def _namer_of_call(structure: Structure) -> Callable[[int], str]:
 
     def name(number: int) -> str:
         for taken in structure.static_numbers:
-            number += taken <= number
+            if taken <= number:
+                number += 1
         return name_place(number)
 
     return name
