@@ -352,9 +352,7 @@ def _name_captured(structure: Structure, number: int, rank: int) -> str:
     if variable is not None:
         return variable
     token = dict(walk_tokens(structure.graphdef.tokens))[rank,]
-    if isinstance(token, int):
-        return "model"
-    return type_name(class_of(token))
+    return "model" if isinstance(token, int) else type_name(class_of(token))
 
 
 def _namer_of_call(structure: Structure) -> Callable[[int], str]:
@@ -563,7 +561,6 @@ def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
 
 
 _DONATED_ONCE: Final = "donate the same buffer twice|previously donated in the same call"
-_REFUSED: Final = "not a valid JAX type|as an abstract array"
 
 
 def explain(call: Call, error: BaseException) -> None:
@@ -578,7 +575,7 @@ def explain(call: Call, error: BaseException) -> None:
         found = _deleted(deleted_leaves(call))
     elif isinstance(error, (RuntimeError, ValueError)) and re.search(_DONATED_ONCE, str(error)):
         found = _donated_twice(call)
-    elif isinstance(error, TypeError) and re.search(_REFUSED, str(error)):
+    elif isinstance(error, TypeError) and re.search("not a valid JAX type|as an abstract array", str(error)):
         found = _no_array_of_jax(call)
     if found is not None:
         raise found from error
