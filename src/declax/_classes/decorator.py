@@ -284,16 +284,13 @@ def _hash(self: Any) -> int:
     return hash((type(self), *(value for value in values if not has_data(value))))
 
 
-def _flatten(tree: Any) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(tree)
-
-
 def _values_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if not (has_data(a) or has_data(b)):
         return bool(a == b)
-    (leaves_a, tree_a), (leaves_b, tree_b) = map(_flatten, (a, b))
+    flattened: Any = map(jax.tree.flatten, (a, b))
+    (leaves_a, tree_a), (leaves_b, tree_b) = flattened
     return bool(tree_a == tree_b) and all(map(same_value, leaves_a, leaves_b))
 
 

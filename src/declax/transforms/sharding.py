@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
 from declax._typing import MISSING, Missing
-from declax._variables.placement import cannot_split, check_splits, context_mesh
-from declax.errors import TransformError
+from declax._variables.placement import cannot_split, check_splits, context_mesh, names_of_entry
+from declax.errors import TransformError, describe
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, lifted, look_like, run_with, wait
 from declax.transforms._engine.placement import place, shardings_of
@@ -61,8 +61,8 @@ def shard_map(
       graph, graph_updates: as in `jit`.
 
     Raises:
-      TransformError: specs do not match the arguments, their shapes or the mesh.
-      ValueError: of JAX, for a value that varies along an axis that its spec does not name.
+      TransformError: specs do not match the arguments, their shapes or the mesh; a value varies along an axis that
+        its spec does not name.
 
     >>> import declax as dx
     >>> import jax, jax.numpy as jnp
@@ -153,3 +153,15 @@ def _check_results(
     for number, (label, leaf) in enumerate(zip(_filled(plan.labels), leaves, strict=True)):
         if len(label) > jax.numpy.ndim(leaf):
             raise cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
+        named = {name for entry in label for name in names_of_entry(entry)}
+        kind = getattr(jax.typeof(leaf), "manual_axis_type", None)  # where there is none, JAX says the same
+        varying = sorted(set(getattr(kind, "varying", ())) - named)
+        if varying:
+            raise TransformError(
+                names_of_outputs(call.structure, plan)[number],
+                f"its value varies along {', '.join(map(repr, varying))}, which its spec does not name",
+                expected=f"one value for all, by the spec {label!r}",
+                got=describe(leaf),
+                why="all instances share this value",
+                fix=f"jax.lax.pmean(value, {varying[0]!r})        # or a spec that names the axis",
+            )
