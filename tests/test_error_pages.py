@@ -28,7 +28,8 @@ ROW = re.compile(
 def error_classes() -> list[type[errors.DeclaxError]]:
     """The classes that have a code of their own; others say more than the class whose code they have."""
     found = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.DeclaxError)]
-    return [cls for cls in found if cls.__module__ == errors.__name__ and "code" in vars(cls)]
+    own = [cls for cls in found if cls.__module__ == errors.__name__]
+    return [cls for cls in own if all(cls.code != getattr(base, "code", None) for base in cls.__bases__)]
 
 
 def sections() -> dict[str, str]:

@@ -99,7 +99,7 @@ class DataWriter:
         if isinstance(value, Mapping):
             return {str(key): self._below(value, key, item, reader, path) for key, item in value.items()}
         if is_list(value) or isinstance(value, frozenset):
-            items = sorted(value, key=_order) if isinstance(value, frozenset) else value
+            items: Any = sorted(value, key=_order) if isinstance(value, frozenset) else value
             made = [self._below(items, index, item, reader, path) for index, item in enumerate(items)]
             return {TUPLE: made} if type(value) is tuple and isinstance(reader, AnyReader) else made
         name = reader.name_of(value)

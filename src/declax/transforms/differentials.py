@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, TypeVarTupl
 
 import jax
 
-from declax._typing import MISSING, Missing
+from declax._typing import MISSING, Missing, R
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
     ArgumentLeaves,
@@ -23,7 +23,7 @@ from declax.transforms._differentiated import (
     zeros_for,
 )
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, R, look_like, run_with
+from declax.transforms._engine.lift import Call, Outcome, P, look_like, run_with
 from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, namer_of, no_array
 
 if TYPE_CHECKING:

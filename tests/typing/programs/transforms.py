@@ -279,7 +279,7 @@ enough = dx.cond(True, double, halve, inputs)
 
 switched = dx.switch(1, [double, halve], inputs)
 # wrong: switched = dx.switch(1, double, inputs)
-# error: arg-type, var-annotated | arg-type, var-annotated | reportArgumentType
+# error: arg-type | arg-type | reportArgumentType
 
 # == the body of a loop returns another type (annotations: yes)
 
