@@ -114,16 +114,19 @@ class Checkpoints:
 
         Args:
           step: a number above that of the last checkpoint.
-          items, metrics, spec, extra, progress: as in `save`. Orbax calls `progress` from the threads that write, also
-            after this function has returned.
+          items: by name, as in `declax.save`.
+          metrics: numbers of this step, with that of `best` among them.
           force: save the step even if `every` does not divide it.
+          spec, extra: how `load` rebuilds the items, and the classes that this needs, as in `declax.save`.
+          progress: as in `declax.save`. Orbax calls it from the threads that write, also after this function has
+            returned.
 
         Returns:
           Whether the step was saved.
 
         Raises:
-          CheckpointError: as for `save`; another writer uses the folder; the step is not above the last one; or the
-            metric of the best is missing.
+          CheckpointError: as for `declax.save`; another writer uses the folder; the step is not above the last one; or
+            the metric of the best is missing.
         """
         if type(step) is not int or step < 0:
             raise CheckpointError(
