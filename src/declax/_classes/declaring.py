@@ -266,7 +266,7 @@ def _class_of(expression: Expression) -> Any:
 def _is_static_number(cls: Any, value: object) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
     if isinstance(value, Operation):
-        is_arithmetic = {".", "["}.isdisjoint(value._pytree__template)
+        is_arithmetic = {".", "["}.isdisjoint(value._pytree__template)  # that of dx.when has a dot too
         return is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
     if isinstance(value, Declaration):
         annotation = own_annotations(cls).get(value._pytree__name or "")
