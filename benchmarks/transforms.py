@@ -342,7 +342,7 @@ def _tracing(_: Sequence[System], effort: Effort) -> Samples:
 
     for warm in (ours, floor):
         warm()
-    return interleave({OURS: ours, FLOOR: floor}, max(5, effort.rounds // 5))
+    return interleave({OURS: ours, FLOOR: floor}, max(5, effort.rounds // 2))
 
 
 # ================================================================= what must stand still
