@@ -202,7 +202,7 @@ def _variables_of(graphdef: GraphDef[Any], state: Any) -> list[Any] | None:
 def _check_outer(graphdef: GraphDef[Any], indexes: tuple[int, ...], outer: IndexMap) -> None:
     """Checks that the outer objects exist and have the classes of the graph."""
     blueprint = blueprint_of(graphdef)
-    classes = [*blueprint.classes, *(cls for _, cls in blueprint.node_makers)]
+    classes = [*blueprint.classes, *(node.cls for node in blueprint.nodes)]
     for slot, index in zip(blueprint.indexed[graphdef.base :], indexes, strict=True):
         found = outer.get(index)
         is_right = found.__class__ is classes[slot] if slot < len(classes) else is_ref(found)

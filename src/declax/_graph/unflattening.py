@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import is_
 from typing import Any, Final, NamedTuple
 
@@ -54,8 +54,8 @@ class Blueprint:
       classes, metadata: of the Variables, by slot.
       variable_leaves: the position of each Variable's leaf.
       has_plain: whether some leaves have no Variable.
-      node_makers: for each node, a function that makes it without code of a user, and its class.
-      nodes: how to fill each node.
+      nodes: how to make each node; alike nodes share one program, which stays in the processor's cache.
+      children: the slots of the children of all nodes, in turn.
       plain_leaves: slots and positions of leaves without a Variable.
       contained: the positions of those that sit in a container, or in an Object.
       containers: the slot, how, keys and child slots of each, inner ones first.
@@ -73,26 +73,29 @@ class Blueprint:
         self.classes: list[type] = []
         self.metadata: list[Any] = []
         self.variable_leaves: list[int] = []
-        self.node_makers: list[tuple[Callable[[type], Any], type]] = []
         self.nodes: list[NodeProgram] = []
+        self.children: list[int] = []
         self.plain_leaves: list[tuple[int, int]] = []
         self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
         self.indexed: list[int] = list(range(len(tokens), len(tokens) + graphdef.base))
+        programs: dict[Any, NodeProgram] = {}
         leaf = 0
         for place, token in enumerate(tokens):
             if isinstance(token, int):
                 self.references.append((slots[place], self.indexed[token]))
                 continue
-            self._add(slots[place], token, leaf, children[place])
+            self._add(slots[place], token, leaf, children[place], programs)
             leaf += token[0] <= LEAF
         self.has_plain: bool = bool(self.plain_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
         self.contained: set[int] = {position for slot, position in self.plain_leaves if slot not in of_nodes}
         self.containers.reverse()
 
-    def _add(self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...]) -> None:
+    def _add(
+        self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...], programs: dict[Any, NodeProgram]
+    ) -> None:
         tag = token[0]
         if tag in HAS_INDEX:
             self.indexed.append(slot)
@@ -102,13 +105,12 @@ class Blueprint:
             self.variable_leaves.append(leaf)
         elif tag in (REF, LEAF):
             self.plain_leaves.append((slot, leaf))
-        elif tag == NODE:
-            layout = token[1]
-            self.node_makers.append((blank_maker(layout.cls), layout.cls))
-            self.nodes.append(_node_program(token, children))
-        elif tag == OBJECT:
-            self.node_makers.append((blank_maker(token[1]), token[1]))
-            self.nodes.append(NodeProgram({}, (), dict.fromkeys(token[2]), token[2], children))
+        elif tag in (NODE, OBJECT):
+            key = (token[1], *map(id, token[2]))  # equal values may differ: 1 and True
+            if key not in programs:
+                programs[key] = _node_program(token)
+            self.nodes.append(programs[key])
+            self.children += children
         elif tag == CONTAINER:
             self.containers.append((slot, token[1], token[2], children))
         elif tag == STATIC:
@@ -126,43 +128,47 @@ def _slots_of(tokens: tuple[Any, ...]) -> list[int]:
 
 
 class NodeProgram(NamedTuple):
-    """How to fill one node's attributes.
+    """How to make a node.
 
     Attributes:
+      cls, new: its class, and a function that makes an instance without code of a user.
       shared: the static attributes, and the layout if the node has its own.
       copiers: names of mutable static attributes, each with a function that makes a new value.
       template: all attributes, with None for those that each node gets: copying it and setting values is quickest.
-      names, children: the attributes that hold children, and their slots.
+      names: the attributes that hold children.
     """
 
+    cls: type
+    new: Callable[[type], Any]
     shared: dict[Any, Any]
     copiers: tuple[tuple[Any, Callable[[], Any]], ...]
     template: dict[Any, Any]
     names: tuple[Any, ...]
-    children: tuple[int, ...]
 
-    def is_in(self, attributes: dict[Any, Any], slots: Sequence[Any]) -> bool:
+    def is_in(self, attributes: dict[Any, Any], children: Sequence[Any]) -> bool:
         """Whether a node has just these attributes; quick, and may be False though it has."""
         count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes) - (RECORD_KEY in attributes)
         if self.copiers or count != len(self.shared) + len(self.names):
             return False
         found = map(attributes.get, chain(self.shared, self.names), repeat(MISSING))
-        return all(map(is_, found, chain(self.shared.values(), map(slots.__getitem__, self.children))))
+        return all(map(is_, found, chain(self.shared.values(), children)))
 
-    def attributes(self, slots: Sequence[Any]) -> dict[Any, Any]:
+    def attributes(self, children: Iterable[Any]) -> dict[Any, Any]:
         """All attributes by name."""
-        made = {**self.shared, **{name: copier() for name, copier in self.copiers}}
-        made.update((name, slots[child]) for name, child in zip(self.names, self.children, strict=True))
-        return made
+        made = {name: copier() for name, copier in self.copiers}
+        return {**self.shared, **made, **dict(zip(self.names, children, strict=True))}
 
 
-def _node_program(token: tuple[Any, ...], children: tuple[int, ...]) -> NodeProgram:
+def _node_program(token: tuple[Any, ...]) -> NodeProgram:
+    if token[0] == OBJECT:
+        _, cls, names = token
+        return NodeProgram(cls, blank_maker(cls), {}, (), dict.fromkeys(names), names)
     layout = token[1]
     values = dict(node_statics(token))
     copiers = tuple([(name, partial(thaw, value)) for name, value in values.items() if isinstance(value, Frozen)])
     shared = values if layout.is_closed else {**values, LAYOUT_KEY: layout}
     template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
-    return NodeProgram(shared, copiers, template, layout.data_names, children)
+    return NodeProgram(layout.cls, blank_maker(layout.cls), shared, copiers, template, layout.data_names)
 
 
 def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
@@ -209,7 +215,7 @@ def build_slots(
         slots = _new_variables(blueprint, leaves, metadata, mark)
     else:
         slots = [variables[position] for position in blueprint.variable_leaves]
-    nodes: list[Any] = [maker(cls) for maker, cls in blueprint.node_makers]
+    nodes: list[Any] = [new(cls) for cls, new, *_ in blueprint.nodes]
     slots += nodes
     slots += [None] * (blueprint.count - len(slots))
     if graphdef.base:
@@ -217,13 +223,14 @@ def build_slots(
     for slot, position in blueprint.plain_leaves:
         slots[slot] = leaves[position]
     fill(blueprint, slots)
-    for node, (_, copiers, template, names, children) in zip(nodes, blueprint.nodes, strict=True):
+    children = map(slots.__getitem__, blueprint.children)
+    for node, (_, _, _, copiers, template, names) in zip(nodes, blueprint.nodes, strict=True):
         attributes = node.__dict__
         attributes.update(template)
         for name, copier in copiers:
             attributes[name] = copier()
-        for name, child in zip(names, children):  # noqa: B905  # of equal length by construction
-            attributes[name] = slots[child]
+        for name in names:
+            attributes[name] = next(children)
     if mark is not _jax.TOP:
         for node in nodes:
             node.__dict__[TRACE_KEY] = mark
@@ -304,21 +311,23 @@ def apply_change(
     slots: list[Any] = [*[None] * blueprint.count, *known]
     writes = _fill_variables(blueprint, slots, leaves, existing, metadata or blueprint.metadata)
     views = check_marks(variable for variable, _, _ in writes)
-    for slot, (maker, cls) in enumerate(blueprint.node_makers, len(blueprint.classes)):
-        slots[slot] = existing[slot] if slot in existing else maker(cls)
+    for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
+        slots[slot] = existing[slot] if slot in existing else node.new(node.cls)
     for slot, position in blueprint.plain_leaves:
         slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
     fill(blueprint, slots)
     mark = _jax.current_trace()
     edits: list[tuple[dict[Any, Any], dict[Any, Any], list[Any]]] = []
+    every_child = map(slots.__getitem__, blueprint.children)
     for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
         attributes = slots[slot].__dict__
+        children = list(islice(every_child, len(node.names)))
         if slot not in existing:
-            attributes.update(node.attributes(slots))
+            attributes.update(node.attributes(children))
             if mark is not _jax.TOP:
                 attributes[TRACE_KEY] = mark
-        elif not node.is_in(attributes, slots):
-            edits.append((attributes, *_differences(slots[slot], node.attributes(slots), mark)))
+        elif not node.is_in(attributes, children):
+            edits.append((attributes, *_differences(slots[slot], node.attributes(children), mark)))
     is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
     for variable, value, notes in writes:
         set_raw(variable, value)
