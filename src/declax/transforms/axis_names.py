@@ -95,9 +95,9 @@ def check_metadata(metadata: Any) -> None:
         )
 
 
-def name_axes(axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[[Callable[..., Any]], Any] | None:
-    """Makes a function whose Variables have the names of axes as they are inside of a transform; None without names."""
-    return (lambda function: _named(Closure(function), axes, metadata, Mode())) if metadata else None
+def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """The function, with the names of axes that Variables have inside of a transform; itself without names."""
+    return _named(Closure(function), axes, metadata, Mode()) if metadata else function
 
 
 def place_new(structure: Structure, outcome: Outcome) -> Outcome:

@@ -102,7 +102,7 @@ def _over_devices(
     placed: dict[str, Any],
 ) -> Callable[..., Any]:
     """The mapped function, for `jit` to compile."""
-    closure, warned, name = Closure(f), set[str](), name_axes(axes, metadata)
+    closure, warned = Closure(f), set[str]()
 
     def map_over(call: Call) -> Outcome:
         skipped = {*static.numbers, *call.structure.static_numbers}
@@ -110,8 +110,7 @@ def _over_devices(
         check_refs(call, "pmap", [label is not None for label in labels.leaves])
 
         def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-            given = static.give(function, call.structure.statics)
-            return given if name is None else name(given)
+            return name_axes(static.give(function, call.structure.statics), axes, metadata)
 
         body = lifted(closure, call.structure, mode, labels, adapt)
         groups = axes.groups(labels, None)

@@ -174,7 +174,7 @@ class Scanned(Wrapped[P, R]):
     def _program(self, structure: Structure) -> Callable[..., Outcome]:
         """The compiled steps for one structure; JAX keeps a trace for each set of shapes."""
         axes, closure, mode, options = self._axes, self._closure, self._mode, self._options
-        adapt = name_axes(axes, self._metadata)
+        adapt = functools.partial(name_axes, axes=axes, metadata=self._metadata)
         context = ErrorContext("scan", "the function", structure, namer_of(closure.function), mode)
 
         def run(*leaves: Any) -> Outcome:

@@ -101,7 +101,7 @@ def vmap(
         mode = Mode.of(graph, graph_updates)
         axes = Prefixes(in_axes, out_axes)
         check_metadata(transform_metadata)
-        adapt = name_axes(axes, transform_metadata)
+        adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata)
         warned: set[str] = set()
 
         def map_over(call: Call) -> Outcome:
