@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
-import jax
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
@@ -285,13 +284,7 @@ def _hash(self: Any) -> int:
 
 
 def _values_equal(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if not (has_data(a) or has_data(b)):
-        return bool(a == b)
-    flattened: Any = map(jax.tree.flatten, (a, b))
-    (leaves_a, tree_a), (leaves_b, tree_b) = flattened
-    return bool(tree_a == tree_b) and all(map(same_value, leaves_a, leaves_b))
+    return a is b or (same_value(a, b) if has_data(a) or has_data(b) else bool(a == b))
 
 
 class _Constructed(Protocol[Q]):

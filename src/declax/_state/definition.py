@@ -12,8 +12,6 @@ from operator import is_, itemgetter
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-import jax
-
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import exact_types
 from declax._filters import ON_KIND, ON_PLACE, ON_TAG, Filter, Predicate, as_written, ask, dependency_of, predicates_of
@@ -380,16 +378,7 @@ def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, ot
         if definition.leaf_defs != tuple([other.leaf_defs[i] for i in order]):
             return False
         others = [others[i] for i in order]
-    return all(_same_leaf(a, b) for a, b in zip(leaves, others, strict=True) if a is not b)
-
-
-def _same_leaf(a: Any, b: Any) -> bool:
-    """Whether two leaves are equal; arrays by value, whatever they are nested in."""
-    if not (isinstance(a, (dict, list, tuple)) or isinstance(b, (dict, list, tuple))):
-        return same_value(a, b)
-    flattened: list[Any] = [jax.tree.flatten(x) for x in (a, b)]
-    (leaves, tree), (others, other_tree) = flattened
-    return bool(tree == other_tree) and all(x is y or same_value(x, y) for x, y in zip(leaves, others, strict=True))
+    return all(map(same_value, leaves, others))
 
 
 # --- nested dicts of raw values -------------------------------------------------

@@ -76,7 +76,17 @@ def text_of(value: object) -> str:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two leaves are equal: arrays of one shape and dtype, element by element."""
+    """Whether two values are equal: pytrees of one structure, whose arrays are equal element by element."""
+    if a is b:
+        return True
+    flattened: Any = map(jax.tree.flatten, (a, b))
+    (leaves, tree), (others, other_tree) = flattened
+    return bool(tree == other_tree) and all(map(_same_leaf, leaves, others))
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
     if isinstance(a, (jax.Array, np.ndarray)) or isinstance(b, (jax.Array, np.ndarray)):
         same_kind = np.shape(a) == np.shape(b) and getattr(a, "dtype", None) == getattr(b, "dtype", None)
         return same_kind and bool(jax.numpy.all(a == b))
