@@ -13,13 +13,13 @@ from mypy.types import (
     CallableType,
     FunctionLike,
     Instance,
-    NoneType,
     Type,
     TypeOfAny,
     TypeVarType,
     UnionType,
     get_proper_type,
 )
+from mypy.types_utils import remove_optional
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.constructors import (
@@ -82,11 +82,11 @@ def check_replace(ctx: MethodContext, report: Reporter) -> None:
 def _type_at(typ: Type, path: str, place: Context, report: Reporter) -> Type | None:
     """The type of the parameter at a path, if all classes above it are known."""
     for depth, name in enumerate(re.split(r"[.\[]", path.replace("]", ""))):
-        found = _part_of(typ)
+        found = get_proper_type(remove_optional(typ))
         if isinstance(found, Instance) and is_container(found.type) and found.args:
             typ = found.args[-1]
             continue
-        signature = None if found is None else signature_of_class(found, Wider(report.api))
+        signature = signature_of_class(found, Wider(report.api)) if isinstance(found, Instance) else None
         if signature is None:
             return None
         parameter = signature.argument_by_name(name)
@@ -99,14 +99,6 @@ def _type_at(typ: Type, path: str, place: Context, report: Reporter) -> Type | N
             return None
         typ = parameter.typ
     return typ
-
-
-def _part_of(typ: Type) -> Instance | None:
-    """The type without None, if it is a single class."""
-    typ = get_proper_type(typ)
-    items = typ.items if isinstance(typ, UnionType) else [typ]
-    parts = [part for part in map(get_proper_type, items) if not isinstance(part, NoneType)]
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], Instance) else None
 
 
 def _changes(call: CallExpr, api: Any) -> dict[str, Expression]:
