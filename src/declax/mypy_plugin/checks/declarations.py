@@ -11,7 +11,6 @@ from mypy.nodes import (
     AssignmentStmt,
     CallExpr,
     Decorator,
-    Expression,
     ForStmt,
     MemberExpr,
     NameExpr,
@@ -198,7 +197,8 @@ def _is_made_otherwise(info: TypeInfo, report: Reporter) -> bool:
 
 def check_decorated(cls: DeclaredClass, report: Reporter) -> None:
     """Checks a class with the standard decorator."""
-    decorator = _standard_decorator(cls.info)
+    decorators = {fullname_of(d.callee if isinstance(d, CallExpr) else d): d for d in cls.info.defn.decorators}
+    decorator = decorators.get(names.STANDARD_DATACLASS)
     if decorator is None:
         return
     specified = [field.name for field in cls.own if field.specifier not in (None, "standard")]
@@ -209,14 +209,6 @@ def check_decorated(cls: DeclaredClass, report: Reporter) -> None:
     else:
         return
     report.error(f"{cls.name}: {problem}", cls.info.defn, fix=f"@dx.dataclass above class {cls.name}")
-
-
-def _standard_decorator(info: TypeInfo) -> Expression | None:
-    for decorator in info.defn.decorators:
-        called = decorator.callee if isinstance(decorator, CallExpr) else decorator
-        if fullname_of(called) == names.STANDARD_DATACLASS:
-            return decorator
-    return None
 
 
 # --- declax-part: expressions of a class body that read constants, and objects that all instances would share
