@@ -6,6 +6,7 @@ mypy's own visitors are compiled and cannot have interpreted subclasses.
 from __future__ import annotations
 
 import enum
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -133,16 +134,11 @@ _CHILDREN: Final = {
 """The attributes with the children of a node. By class name, since versions of mypy have different classes."""
 
 
-class _Children(dict[type, "tuple[str, ...] | None"]):
-    """The attributes with the children of a node by class, in reverse order; None for other values."""
-
-    def __missing__(self, kind: type) -> tuple[str, ...] | None:
-        names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]
-        self[kind] = tuple(reversed(names)) if issubclass(kind, Node) else None
-        return self[kind]
-
-
-_CHILDREN_OF: Final = _Children()
+@functools.cache
+def _children_of(kind: type) -> tuple[str, ...] | None:
+    """The attributes with the children of a node, in reverse order, by its class; None for other values."""
+    names = [name for name in _CHILDREN.get(kind.__name__, ()) if hasattr(kind, name)]
+    return tuple(reversed(names)) if issubclass(kind, Node) else None
 
 
 def walk(node: Node | None) -> Iterator[Node]:
@@ -150,11 +146,11 @@ def walk(node: Node | None) -> Iterator[Node]:
     stack: list[Any] = [node]
     while stack:
         found = stack.pop()
-        kind = type(found)
+        kind: type = type(found)
         if kind is list or kind is tuple:
             stack.extend(reversed(found))
             continue
-        children = _CHILDREN_OF[kind]
+        children = _children_of(kind)
         if children is None:
             continue
         yield found
