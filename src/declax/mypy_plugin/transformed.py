@@ -124,8 +124,7 @@ def _application(transform: str, ctx: FunctionContext, report: Reporter) -> Appl
 def function_of(name: str, typ: ProperType | None) -> Function | None:
     """The facts of a function, or of a callable object, from its type."""
     if isinstance(typ, Instance):
-        member = find_member("__call__", typ, typ, is_operator=True)
-        typ = None if member is None else get_proper_type(member)
+        typ = get_proper_type(find_member("__call__", typ, typ, is_operator=True))
     if not isinstance(typ, CallableType) or typ.is_ellipsis_args:
         return None
     parts = zip(typ.arg_names, typ.arg_kinds, typ.arg_types, strict=True)

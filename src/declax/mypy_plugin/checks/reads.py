@@ -142,8 +142,7 @@ class _Lookup:
             return None
         if not isinstance(found.node, Var):
             return None
-        member = find_member(key, holder, holder)
-        typ = None if member is None else get_proper_type(member)
+        typ = get_proper_type(find_member(key, holder, holder))
         is_static = field.is_static if field is not None else typ is not None and status_of(typ) == "static"
         if typ is not None and is_static:
             self._tell(holder, f"{info.name}.{key}: {text_of(typ)} is static, so States do not contain it", place)
@@ -163,8 +162,7 @@ class _Lookup:
 
     def _is_of_state(self, node: MemberExpr) -> bool:
         """Whether an attribute belongs to a State, so that an assignment adds nothing to a model."""
-        owner = self._report.api.lookup_type_or_none(node.expr)
-        typ = None if owner is None else get_proper_type(owner)
+        typ = get_proper_type(self._report.api.lookup_type_or_none(node.expr))
         return isinstance(typ, Instance) and typ.type.has_base(names.STATE)
 
     def _element(self, holder: Instance, key: object, place: Context) -> Type | None:

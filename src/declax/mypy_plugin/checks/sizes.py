@@ -49,10 +49,9 @@ def check(ctx: FunctionContext, report: Reporter) -> None:
 
 def _passes(layer: Expression) -> bool:
     """Whether a layer keeps the number of features."""
-    called = isinstance(layer, CallExpr)
-    name = fullname_of(layer.callee if isinstance(layer, CallExpr) else layer) or ""
-    if called:
-        return name == names.DROPOUT
+    if isinstance(layer, CallExpr):
+        return fullname_of(layer.callee) == names.DROPOUT
+    name = fullname_of(layer) or ""
     return name.rpartition(".")[2] in _PASSING and name.startswith(("jax.", "declax."))
 
 
@@ -71,8 +70,7 @@ def _sizes_of(layer: Expression, report: Reporter) -> tuple[int | None, int | No
 
 def _number(expr: Expression | None, report: Reporter) -> int | None:
     """The value of an int literal, or of a Final name."""
-    found = None if expr is None else report.api.lookup_type_or_none(expr)
-    typ = None if found is None else get_proper_type(found)
+    typ = None if expr is None else get_proper_type(report.api.lookup_type_or_none(expr))
     if isinstance(typ, Instance) and typ.last_known_value is not None:
         typ = typ.last_known_value
     return typ.value if isinstance(typ, LiteralType) and type(typ.value) is int else None
