@@ -71,18 +71,6 @@ def where(root: SpecData, path: Path) -> str:
     return f"{root.parameters.name}.{path_text(path)}" if path else root.parameters.name
 
 
-def no_part(at: str, cursor: Cursor, key: str) -> ConfigError:
-    value = cursor.value
-    options = list(map(str, value.full_arguments if isinstance(value, SpecData) else keys_of(value)))
-    hint = did_you_mean(key, options)
-    return ConfigError(
-        at,
-        f"there is no {shown(key)} at {path_text(cursor.path)}" + (f"; {hint}" if hint else ""),
-        expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
-        got=None if options else describe(value),
-    )
-
-
 def locate(root: SpecData, ref: Ref) -> Cursor | None:
     """The target of a Ref; None if there is none, or if its owner makes it, or it is built separately."""
     cursor = Cursor((), root, None)
@@ -152,9 +140,6 @@ def moved_out(value: S, path: Path) -> S:
 # --- reading and changing by paths ------------------------------------------------
 
 
-_LISTS: Final = (tuple, FrozenList)
-
-
 def parse_path(text: str) -> tuple[str, ...]:
     keys = steps_of(str(text))
     if keys is None:
@@ -176,10 +161,17 @@ def get(spec: SpecData, text: str) -> Any:
 
 
 def _child(root: SpecData, cursor: Cursor, key: str) -> Cursor:
-    found = child(cursor, key, has_defaults=True)
-    if found is None:
-        raise no_part(where(root, cursor.path), cursor, key)
-    return found
+    found, value = child(cursor, key, has_defaults=True), cursor.value
+    if found is not None:
+        return found
+    options = list(map(str, value.full_arguments if isinstance(value, SpecData) else keys_of(value)))
+    hint = did_you_mean(key, options)
+    raise ConfigError(
+        where(root, cursor.path),
+        f"there is no {shown(key)} at {path_text(cursor.path)}" + (f"; {hint}" if hint else ""),
+        expected="one of " + ", ".join(options[:20]) if options else "the path of a part of this spec",
+        got=None if options else describe(value),
+    )
 
 
 def replace(spec: S, changes: Mapping[str, object]) -> S:
@@ -194,7 +186,7 @@ def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object
         return moved_in(new, cursor.reader, cursor.path)
     value = cursor.value
     key, *rest = keys
-    if key == EACH and isinstance(value, (*_LISTS, FrozenDict)):
+    if key == EACH and isinstance(value, (tuple, FrozenList, FrozenDict)):
         steps = [
             Cursor((*cursor.path, each), value[each], reader_below(value, cursor.reader, each))
             for each in keys_of(value)
