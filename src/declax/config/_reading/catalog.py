@@ -351,15 +351,9 @@ def _is_part(base: Any) -> bool:
     """Whether data describes instances of a class by a table of arguments."""
     if not isinstance(base, type) or base in _SIMPLE or base in _LISTS or base in _MAPPINGS:
         return False
-    if base in (Any, object, Initializer, type, SpecData, complex, bytes) or issubclass(
-        base, (enum.Enum, np.dtype, np.generic)
-    ):
+    if base in (Any, object, Initializer, type, SpecData, complex, bytes) or _is_array(base) or _is_array_type(base):
         return False
-    if issubclass(base, (pathlib.PurePath, Variable, jax.Array)) or _is_array_type(base):
-        return False
-    if is_data_class(base) and base.__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
-        return False
-    return not _is_function(base)
+    return not (issubclass(base, (enum.Enum, np.dtype, pathlib.PurePath, jax.Array)) or _is_function(base))
 
 
 def _is_named(member: Any) -> bool:
