@@ -498,17 +498,12 @@ def settle(self: Pytree) -> None:
         if own.statuses.get(name) is Status.DATA and value.__class__ is not Tagged:
             continue
         if isinstance(class_attribute(type(self), name), functools.cached_property):
-            if not holds_objects(value):
+            if not any(isinstance(item, (Pytree, Variable)) for item in data_within(value)):
                 continue  # it is computed again when it is needed
             value = Tagged(Status.DATA, value)  # also a list, which nobody could tag
         _, attributes[name], own = admit(self, name, value, own)
     if own is not layout:
         set_layout(self, own)
-
-
-def holds_objects(value: object) -> bool:
-    """Whether a value is, or holds, Variables or Pytrees."""
-    return any(isinstance(item, (Pytree, Variable)) for item in data_within(value))
 
 
 def deep_copy(root: P, memo: dict[int, Any]) -> P:

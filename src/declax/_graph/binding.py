@@ -72,7 +72,7 @@ class PlainLeaves:
             for owner, get in readers:
                 leaves += get(owner().__dict__)
         except (KeyError, AttributeError):  # another thread has removed one
-            return self._read_each()
+            return [self._read_one(i) if found is None else found.raw_value for i, found in enumerate(self._variables)]
         leaves += self._constants.values()
         return list(self._order(leaves))
 
@@ -82,9 +82,6 @@ class PlainLeaves:
         self._order = _getter(sorted(range(len(order)), key=order.__getitem__))
         rest = iter(names)
         return variables, [(owner, _getter([*islice(rest, count)])) for owner, count in nodes]
-
-    def _read_each(self) -> list[Any]:
-        return [self._read_one(i) if found is None else found.raw_value for i, found in enumerate(self._variables)]
 
     def _read_one(self, position: int) -> Any:
         """The value of a leaf without a Variable; `MISSING` if it was removed."""
