@@ -518,7 +518,7 @@ class Program:
         run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted
         if any(isinstance(label, NamedSharding) for label in self._labels):
             run = unless_elsewhere(run, self._structure, self._labels)
-        self.run_fast: Callable[..., Any] = _ungrouped(run) if self._is_packed else run
+        self.run_fast: Callable[..., Any] = (lambda *leaves: from_groups(run(*leaves))) if self._is_packed else run
 
     @property
     def name(self) -> str:
@@ -585,10 +585,6 @@ class Program:
     def outcome(self, result: Any) -> Outcome:
         """The plan and values in a result of JAX's function, grouped or not."""
         return Outcome(*from_groups(result)) if self._is_packed else Outcome(*result)
-
-
-def _ungrouped(run: Callable[..., Any]) -> Callable[..., tuple[Plan, Any, Any]]:
-    return lambda *leaves: from_groups(run(*leaves))
 
 
 # ----------------------------------------------------------------- calls like the last one

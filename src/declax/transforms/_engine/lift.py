@@ -201,8 +201,8 @@ class Rebuilt:
             pairs = enumerate(zip(values, self._values, strict=True))
             changed = tuple(i for i, (new, old) in pairs if i in donated or not is_same_value(new, old))
             if not any(map(found.is_in_container, changed)) and not any(is_ref(values[i]) for i in changed):
-                if not changed:
-                    return Outcome(_unchanged(labels, tree), (), output)
+                if not changed and labels is None:
+                    return Outcome(UNCHANGED, (), output)
                 found_labels = () if labels is None else [labels.leaves[i] for i in changed] + labels.of_results(tree)
                 plan = Plan(changed, tree=tree, labels=found_labels)
                 return Outcome(plan, tuple(values[i] for i in changed), output)
@@ -332,10 +332,6 @@ _from_key: Callable[[Any, Any], Any] = dict.get
 jax.tree_util.register_pytree_node(Plan, attrgetter("flat"), _from_key)
 
 UNCHANGED = Plan(())
-
-
-def _unchanged(labels: Labels | None, tree: Any) -> Plan:
-    return UNCHANGED if labels is None else Plan((), tree=tree, labels=labels.of_results(tree))
 
 
 class Outcome:
