@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVarTuple
@@ -148,14 +149,12 @@ def _run(
         places = _places(structure, outcomes)
         _check_types(by_name, places, call.leaves, context)
 
-        def branch(function: TracedFunction, plan: Plan) -> Callable[[], Any]:
-            def run_branch() -> Any:
-                outcome = function(call.leaves)
-                return values_at(structure, places, Outcome(plan, outcome.new, outcome.output), call.leaves)
+        def run_branch(function: TracedFunction, plan: Plan) -> Any:
+            outcome = function(call.leaves)
+            return values_at(structure, places, Outcome(plan, outcome.new, outcome.output), call.leaves)
 
-            return run_branch
-
-        found = select([branch(function, o.plan) for function, o in zip(traced, outcomes, strict=True)])
+        branches = zip(traced, outcomes, strict=True)
+        found = select([functools.partial(run_branch, function, outcome.plan) for function, outcome in branches])
         if any(function.calls_back for function in traced):
             wait(found)
         return concluded(structure, outcomes[0], dict(zip(places, found, strict=True)))
