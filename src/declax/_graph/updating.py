@@ -262,24 +262,20 @@ def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
     for position, (new, leaf_def) in tuple(writes.items()):
         old = values[position]
         inside = jax.tree.leaves(old) if kind_of(old) is Kind.CONTAINER else (old,)
-        if not any(map(_is_ref, inside)):
+        if not any(isinstance(leaf, jax.Ref) for leaf in inside):
             continue
         if binding.variables[position] is None:
             assert binding.plain is not None  # this leaf is not in a Variable
             binding.plain.check(position)
         pairs = list(zip(inside, jax.tree.leaves(new), strict=True))
         in_refs += [
-            (ref, jnp.asarray(content[...] if _is_ref(content) else content, ref.dtype))
+            (ref, jnp.asarray(content[...] if isinstance(content, jax.Ref) else content, ref.dtype))
             for ref, content in pairs
-            if _is_ref(ref) and content is not ref
+            if isinstance(ref, jax.Ref) and content is not ref
         ]
-        kept = [a if _is_ref(a) else b for a, b in pairs]
+        kept = [a if isinstance(a, jax.Ref) else b for a, b in pairs]
         writes[position] = jax.tree.unflatten(jax.tree.structure(old), kept), leaf_def
     return in_refs
-
-
-def _is_ref(value: object) -> bool:
-    return isinstance(value, jax.Ref)
 
 
 def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
