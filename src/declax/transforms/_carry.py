@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax._graph.differences import Differing, first_differing, paths_of_objects
-from declax._graph.flattening import GraphDef, Walk, walk
+from declax._graph.flattening import GraphDef, walk
 from declax._graph.unflattening import StructureChange, blueprint_of, build_slots
 from declax._variables.variable import Variable
 from declax.errors import TransformError
@@ -244,7 +244,9 @@ def _places_of_new(
             pairs_of_objects = list(zip(walked.objects, found.objects, strict=True))
             is_same = [_is_kept(a, b, origin_of, replaced, context) for a, b in pairs_of_objects]
             if all(is_same):
-                places |= _rebound(walked, found, origin_of)
+                # the leaves whose Variable has another one in its place
+                leaves = zip(walked.read(), found.read(), found.variables, strict=True)
+                places |= {int(a): int(b) for a, b, made in leaves if made is not None and id(made) not in origin_of}
                 continue
             differs = Differing(paths_of_objects(walked.graphdef)[is_same.index(False)])
         path: Any = differs.path
@@ -265,13 +267,6 @@ def _is_kept(
         # as in the peer, an attribute of a model may get another Variable of the same kind
         return bool(replaced) or (isinstance(after, Variable) and context.transform != "while_loop")
     return origin is before
-
-
-def _rebound(walked: Walk, found: Walk, origin_of: Mapping[int, Any]) -> dict[int, int]:
-    """The leaves whose Variable has another Variable in its place, with the places of their next values."""
-    leaves, variables = zip(walked.read(), found.read(), strict=True), found.variables
-    pairs = zip(leaves, variables, strict=True)
-    return {int(a): int(b) for (a, b), made in pairs if made is not None and id(made) not in origin_of}
 
 
 def _check_replaced(before: Any, after: Any, origin_of: Mapping[int, Any], context: ErrorContext, rank: int) -> None:
