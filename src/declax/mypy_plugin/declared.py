@@ -203,11 +203,6 @@ class DeclaredClass:
         in_order = [name for name in [*order, *attributes] if name in attributes]
         return {name: DeclaredField(self, attributes[name], own.get(name)) for name in in_order}
 
-    def type_of(self, expr: Expression) -> ProperType | None:
-        """The type that mypy inferred for an expression in the class body."""
-        found = self.api.lookup_type_or_none(expr)
-        return None if found is None else get_proper_type(found)
-
     @cached_property
     def own(self) -> list[DeclaredField]:
         """The fields that the class itself declares."""

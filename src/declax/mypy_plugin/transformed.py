@@ -81,11 +81,6 @@ class Application(NamedTuple):
     place: Context
     report: Reporter
 
-    def type_of(self, expr: Expression) -> ProperType | None:
-        """The type that mypy inferred for an expression."""
-        found = self.report.api.lookup_type_or_none(expr)
-        return None if found is None else get_proper_type(found)
-
 
 def applied(
     transform: str, check: Callable[[Application], None], options: Sequence[str]

@@ -290,7 +290,7 @@ def _check_constants(
 
 def _check_shared(cls: DeclaredClass, name: str, statement: AssignmentStmt, report: Reporter) -> None:
     """Checks that a default is not a mutable object, which all instances would share."""
-    typ = cls.type_of(statement.rvalue)
+    typ = get_proper_type(cls.api.lookup_type_or_none(statement.rvalue))
     if not isinstance(typ, Instance) or typ.type.metadata.get("dataclass", {}).get("frozen"):
         return
     is_default = name in cls.fields and (is_unhashable(typ) or status_of(typ) == "data")

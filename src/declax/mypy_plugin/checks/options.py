@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mypy.nodes import ArgKind, Expression, StarExpr
-from mypy.types import Instance, ProperType, TupleType, UnpackType
+from mypy.types import Instance, ProperType, TupleType, UnpackType, get_proper_type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.checks.models import names_with_leaves
@@ -108,7 +108,7 @@ def _count(found: Application, axes: Expression | None) -> int | None:
     items = items_of(axes)
     if items is not None:
         return None if any(isinstance(item, StarExpr) for item in items) else len(items)
-    return None if axes is None else _length(found.type_of(axes))
+    return None if axes is None else _length(get_proper_type(found.report.api.lookup_type_or_none(axes)))
 
 
 def _length(typ: ProperType | None) -> int | None:
