@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -257,3 +258,50 @@ def test_a_method_that_reads_a_later_part_with_an_annotation():
     with pytest.raises(AttributeError) as caught:
         Early(dx.Rngs(0))
     assert caught.value.__notes__ == ["first is declared below last: declare it first"]
+
+
+@pytest.mark.parametrize(
+    ("result", "name", "line"),
+    [
+        (lambda self: self.first, "first", "dx.Linear(dim, 3, rngs=rngs)"),
+        (lambda self: {"parts": [(self.first, 1)]}, "first", "dx.Linear(dim, 3, rngs=rngs)"),
+        (lambda self: [dx.Linear(2, 2, rngs=dx.Rngs(0)), self.width], "width", "dim * 2"),
+        (lambda self: self.pair, "pair", "[dx.Linear(dim, 3, rngs=rngs)]"),
+    ],
+    ids=["the part", "within containers", "a number", "a literal"],
+)
+def test_a_method_that_returns_a_later_part_with_an_annotation(result, name, line):
+    @dx.dataclass
+    class Early(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        _: dx.KW_ONLY
+
+        @dx.submodule
+        def last(self) -> Any:
+            return result(self)
+
+        first: dx.Linear = dx.Linear(dim, 3, rngs=rngs)
+        width: int = dx.field(default=dim * 2)
+        pair: list[dx.Linear] = [dx.Linear(dim, 3, rngs=rngs)]
+
+    problem = rf"^Early\.last: this method returns the expression Early\.{name} in place of a value\. \[field\]"
+    with pytest.raises(dx.errors.FieldError, match=problem) as caught:
+        Early(2, dx.Rngs(0))
+    assert caught.value.fix == f"{name}: ... = {line}        # above the method"
+
+
+def test_a_method_returns_a_later_part_that_the_caller_supplies():
+    @dx.dataclass
+    class Tied(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        _: dx.KW_ONLY
+
+        @dx.submodule
+        def last(self) -> Any:
+            return [self.first]
+
+        first: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+
+    given = dx.Linear(2, 3, rngs=dx.Rngs(1))
+    assert Tied(dx.Rngs(0), first=given).last[0] is given

@@ -17,7 +17,7 @@ from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
 from declax._fields.overrides import OWN_RNGS
-from declax._fields.sources import NoteWriter, SourceWriter, bare, text_of
+from declax._fields.sources import NoteWriter, SourceWriter, bare, declared_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
 from declax.errors import DeclaxError, FieldError, type_name
@@ -143,23 +143,19 @@ class PartsFunction:
                 writer.shared.setdefault(id(call), "")
             found_once.add(id(call))
 
-    def _declared(self, part: Part, writer: SourceWriter) -> str:
-        return writer.constant(part.expression, f"declared_{part.name}")
-
     def _statement(self, part: Part, writer: SourceWriter) -> list[str]:
         source = self._source(part, writer)
-        is_frozen = self._cls.__dataclass_params__.frozen
         line = f"self.{part.name} = {source}"
-        if is_frozen:
+        if self._cls.__dataclass_params__.frozen:
             line = f"put(self, {part.name!r}, {source})"
         if not part.is_argument:
             if source.removeprefix("self.") in self._part_checks:
                 self._part_checks[source.removeprefix("self.")].names.append(part.name)
             return [f"    {line}"]
-        lines = [f"    if self.{part.name} is {self._declared(part, writer)}:", f"        {line}"]
-        for notes in (check for check in self._checks if check.name == part.name):
-            check = writer.constant(notes, f"check_{part.name}")
-            lines += [f"        {check}(type(self), self.{part.name})"]
+        declared = writer.constant(part.expression, f"declared_{part.name}")
+        checks = [writer.constant(check, f"check_{part.name}") for check in self._checks if check.name == part.name]
+        lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
+        lines += [f"        {check}(type(self), self.{part.name})" for check in checks]
         is_data = isinstance(part.recipe, SubmoduleRecipe) or makes_data(part.expression)
         part_check = PartCheck(self._cls, part.name, is_data=is_data)
         if part_check.is_needed:
@@ -180,7 +176,8 @@ class PartsFunction:
                     "this method takes rngs, and the class has none",
                     fix=f"{RNGS_LINES}\ndef {part.name}(self): ...        # or a method that draws no keys",
                 )
-            return f"{writer(recipe.build)}(self{f', {self._rngs}' if recipe.takes_rngs else ''})"
+            made = f"{writer(recipe.build)}(self{f', {self._rngs}' if recipe.takes_rngs else ''})"
+            return f"{writer(_require_made)}({f'{type_name(self._cls)}.{part.name}'!r}, {made})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
 
@@ -276,6 +273,16 @@ class PartsFunction:
 def _local(name: str) -> str:
     """The name of an InitVar in the generated function, which uses some names itself."""
     return f"{name}_" if name in ("abs", "range", "put") else name
+
+
+def _require_made(where: str, result: Any) -> Any:
+    """The result of a method under `submodule`, which may hold no expression: the value of a part below it."""
+    later = next((item for item, _ in items_of([result]) if isinstance(item, Expression)), None)
+    if later is not None:
+        problem = f"this method returns the expression {text_of(later)} in place of a value"
+        fix = f"{later._pytree__name}: ... = {declared_text(later)}        # above the method"
+        raise FieldError(where, problem, why="parts are made in the order of the class body", fix=fix)
+    return result
 
 
 def _lacks_rngs(call: Deferred) -> bool:

@@ -443,11 +443,8 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
 
 
 def _not_decorated(cls: type, name: str) -> FieldError:
-    return FieldError(
-        f"{type_name(cls)}.{name}",
-        "the declarations of a class require the decorator of declax",
-        fix="@dx.dataclass",
-    )
+    problem = "the declarations of a class require the decorator of declax"
+    return FieldError(f"{type_name(cls)}.{name}", problem, fix="@dx.dataclass")
 
 
 def _register(cls: type[Pytree]) -> None:

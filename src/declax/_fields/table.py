@@ -62,13 +62,8 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
             continue
         field = fields.get(name, marks.get(name))
         spec = _inherited_spec(base, name, field) or _read_spec(name, annotation, field, scope)
-        if (
-            name in fields
-            or name in marks
-            or spec.status is Status.DATA
-            or spec.is_nested_undecided
-            or _is_marked(annotation, scope)
-        ):
+        is_declared = name in fields or name in marks or _is_marked(annotation, scope)
+        if is_declared or spec.status is Status.DATA or spec.is_nested_undecided:
             specs[name] = spec
     return specs, all(scope.is_complete for _, _, scope in owners.values())
 
