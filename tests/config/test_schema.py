@@ -232,3 +232,15 @@ def test_what_nothing_describes_has_none():
 def test_the_schema_refuses_mistakes_in_an_initializer(initializer):
     data = {"in_features": 1, "out_features": 2, "kernel_init": initializer}
     assert refused_by(dx.json_schema(dx.Linear), data)
+
+
+@pytest.mark.parametrize("depth", [120, 300])
+def test_a_chain_of_many_classes(depth):
+    """Their definitions refer to each other, and each is written apart from the others."""
+    inner: Any = int
+    for number in range(depth):
+        body = {"__annotations__": {"part": inner}, "__module__": __name__, "__qualname__": f"Link{number}"}
+        inner = dx.dataclass(type(dx.Module)(f"Link{number}", (dx.Module,), body))
+    definitions = dx.json_schema(inner)["definitions"]
+    assert len(definitions) >= depth - 1
+    assert definitions["Link0"]["properties"]["part"] == {"type": "integer"}

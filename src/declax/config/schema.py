@@ -59,20 +59,20 @@ class Schemas:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._names: dict[Any, str] = {}
-        self._definitions: dict[str, Schema] = {}
+        self._makers: list[tuple[str, Callable[[], Schema]]] = []
 
     def whole(self, reader: ChoiceReader) -> Schema:
         """The schema of a file."""
-        head: Schema = {"$schema": DRAFT}
         body: Schema
         if reader.only is not None:
             body = self._call_schema(reader.only, reader.choices[reader.only], is_tag_needed=False)
             body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
         else:
             body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True)}
-        if self._definitions:
-            body["definitions"] = dict(sorted(self._definitions.items()))
-        return head | body
+        definitions = {name: make() for name, make in self._makers}  # which grows: no recursion into nested classes
+        if definitions:
+            body["definitions"] = dict(sorted(definitions.items()))
+        return {"$schema": DRAFT, **body}
 
     def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
         """References to the definitions of several targets."""
@@ -88,10 +88,10 @@ class Schemas:
         return self._once(reader, name, lambda: reader.definition(self))
 
     def _once(self, key: object, name: str, make: Callable[[], Schema]) -> Schema:
-        """A reference to a definition, which is written at its first use, and may refer to itself."""
+        """A reference to a definition, which is written once, and may refer to itself."""
         if key not in self._names:
             self._names[key] = self._free_name(name)
-            self._definitions[self._names[key]] = make()
+            self._makers.append((self._names[key], make))
         return {"$ref": f"#/definitions/{self._names[key]}"}
 
     def _free_name(self, tag: str) -> str:
