@@ -424,6 +424,14 @@ def test_gradients_of_another_shape() -> None:
     assert error.got.startswith("other shapes: layers[0].bias has (1,), not (4,)")
 
 
+def test_a_parameter_of_another_shape_is_named_once() -> None:
+    optimizer = dx.Optimizer(dx.Linear(2, 3, use_bias=False, rngs=dx.Rngs(0)), optax.adam(0.1))  # two averages of it
+    wide = dx.Linear(2, 5, use_bias=False, rngs=dx.Rngs(0))
+    with pytest.raises(errors.OptimizerError) as caught:
+        optimizer.update(wide, dx.state(wide, dx.Param))
+    assert caught.value.got == "other shapes: kernel has (2, 5), not (2, 3)"
+
+
 def test_another_model() -> None:
     class Deeper(Net):
         def __init__(self) -> None:
@@ -437,7 +445,7 @@ def test_another_model() -> None:
     error = refused(wide, dx.state(wide, dx.Param), message)
     assert error.got is not None
     assert error.got.startswith("other shapes: layers[0].bias has (8,), not (4,), ")
-    assert error.got.endswith(", and 2 more")
+    assert error.got.endswith("layers[1].kernel has (8, 2), not (4, 2)")
     many = dx.List([Dense(1, 1) for _ in range(4)])
     error = refused(many, dx.state(many, dx.Param), message)
     assert error.got is not None

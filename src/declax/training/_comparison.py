@@ -29,7 +29,7 @@ def difference(wanted: Iterable[Path], given: Iterable[Path]) -> str:
 def resized(rows: Iterable[tuple[Path, Any, Any]]) -> str:
     """The paths at which the shape is not that of the parameter; empty if there are none."""
     found = [f"{errors.format_path(path)} has {value}, not {wanted}" for path, wanted, value in rows if value != wanted]
-    return f"other shapes: {_listed(found)}" if found else ""
+    return f"other shapes: {_listed(list(dict.fromkeys(found)))}" if found else ""
 
 
 def _listed(names: list[str]) -> str:
