@@ -215,6 +215,18 @@ def test_static_values_that_were_changed_later_are_restored(tmp_path):
     assert other.norm.epsilon == 1e-5  # the target decides
 
 
+def test_metadata_that_was_changed_later_is_restored(tmp_path):
+    net, _ = parts(0)
+    dx.set_metadata(net, trainable=False, tag="frozen", size=(1, 2), only=dx.PathContains("hidden"))
+    dx.save(tmp_path / "c", {"model": net})
+    found = dx.load(tmp_path / "c", extra=[Net])["model"]
+    assert found.hidden.kernel.get_metadata() == {"trainable": False, "tag": "frozen"}
+    assert dx.state(found, dx.is_trainable).paths == dx.state(net, dx.is_trainable).paths
+    other = parts(1)[0]
+    dx.load(tmp_path / "c", into={"model": other})
+    assert not other.hidden.kernel.get_metadata()  # the target decides
+
+
 class Holder(dx.Module):
     """Parts that change after construction, in a class whose Spec does not know them."""
 

@@ -37,7 +37,7 @@ class LeafRecord:
       value: the JSON value.
       depth: how many keys of the path lead to the Variable, if it holds a tree of arrays.
       kind: the name of the class of the Variable; empty if there is none.
-      metadata: of the Variable, as text where JSON has no such value.
+      metadata: of the Variable; ``{"text": description}`` for a value that is no number or text.
     """
 
     path: LeafPath

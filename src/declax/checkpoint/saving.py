@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, get_args
 
 import jax
 
-from declax._variables.metadata import Metadata
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
@@ -23,7 +22,6 @@ from declax.checkpoint.items import (
     Stored,
     check_storable,
     dtype_text,
-    is_json,
     item_of,
     stored,
     tree_of,
@@ -41,7 +39,7 @@ from declax.checkpoint.manifest import (
 from declax.checkpoint.matching import versions_of
 from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import write_tensors
-from declax.checkpoint.statics import node_records
+from declax.checkpoint.statics import node_records, plain
 from declax.config.loading import spec_of, to_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, DeclaxError, describe, type_name
@@ -281,7 +279,7 @@ def _config(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple
 
 def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
     kind, metadata = leaf.leaf_def or (None, None)
-    shown = {} if metadata is None else _plain_metadata(metadata)
+    shown = {key: plain(value) for key, value in (metadata or {}).items()}
     name = "" if kind is None else type_name(kind)
     if _is_scalar(leaf):
         return LeafRecord(leaf.path, value=leaf.value, depth=leaf.depth, kind=name, metadata=shown)
@@ -299,7 +297,3 @@ def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
 
 def _is_scalar(leaf: Leaf) -> bool:
     return isinstance(leaf.value, SCALARS)
-
-
-def _plain_metadata(metadata: Metadata) -> dict[str, Any]:
-    return {name: value if is_json(value) else repr(value) for name, value in metadata.items()}

@@ -1,4 +1,4 @@
-"""Static values of models that a Spec rebuilds: those that were changed after construction are not in the Spec."""
+"""Static values and metadata of models that a Spec rebuilds: the Spec lacks those that were changed later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, Final, cast
 import numpy as np
 
 from declax._classes.pytree import Pytree, layout_of
+from declax._graph.api import variables
 from declax._graph.nodes import Kind, kind_of, object_names
 from declax._typing import INTERNAL_KEYS, MISSING
+from declax._variables.variable import Variable
 from declax.checkpoint.items import Item, text_of
-from declax.checkpoint.manifest import ItemRecord, NodeRecord
+from declax.checkpoint.manifest import ItemRecord, LeafRecord, NodeRecord
 from declax.checkpoint.matching import moved, moves_of, nodes_of
 from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, DeclaxError, type_name
@@ -33,11 +35,12 @@ def statics_of(node: Pytree) -> dict[str, Any]:
     """The static values of a node by name: numbers and texts as they are, others as ``{"text": description}``."""
     values = cast("Mapping[Any, Any]", vars(node))
     if type(node)._pytree__is_pytree:
-        return {str(name): _plain(values[name]) for name in layout_of(node).static_names}
-    return {name: _plain(values[name]) for name in object_names(node) if kind_of(values[name]) is Kind.STATIC}
+        return {str(name): plain(values[name]) for name in layout_of(node).static_names}
+    return {name: plain(values[name]) for name in object_names(node) if kind_of(values[name]) is Kind.STATIC}
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """A number or text as it is, another value as ``{"text": description}``."""
     return value if type(value) in _PLAIN else {"text": _described(value, _MAX_DEPTH)}
 
 
@@ -67,7 +70,7 @@ def _described(value: Any, depth: int) -> str:
 
 
 def restore_statics(where: str, item: Item, record: ItemRecord) -> None:
-    """Gives the nodes of a rebuilt model the static values that were saved.
+    """Gives the nodes of a rebuilt model the static values that were saved, and its Variables their numbers and texts.
 
     Raises:
       CheckpointError: a node is of another class or missing, or a value cannot be restored from JSON. It lists all.
@@ -84,6 +87,10 @@ def restore_statics(where: str, item: Item, record: ItemRecord) -> None:
         elif record.versions.get(old, 1) == version_of(type(node)):  # another version may have other fields
             current = {moved(f"{text}.{name}", moves): value for name, value in saved.statics.items()}
             problems += _set_statics(text, node, {name[len(text) + 1 :]: value for name, value in current.items()})
+    found = {text_of(item.name, path): leaf for path, leaf in variables(item.value, graph=True).flat_state()}
+    for leaf in record.leaves.values():
+        text = moved(text_of(item.name, leaf.path[: leaf.depth]), moves)
+        problems += _set_metadata(text, found.get(text), leaf)
     if problems:
         raise CheckpointError(
             where,
@@ -112,6 +119,21 @@ def _set_statics(text: str, node: Pytree, saved: Mapping[str, Any]) -> list[str]
         except DeclaxError as error:
             problems.append(f"{problem}; {error.problem}")
     return problems
+
+
+def _set_metadata(text: str, variable: object, leaf: LeafRecord) -> list[str]:
+    """Sets the numbers and texts that differ; returns the problem if that is an error."""
+    if not isinstance(variable, Variable) or type_name(type(variable)) != leaf.kind:
+        return []
+    now = variable.get_metadata()
+    saved = {name: value for name, value in leaf.metadata.items() if type(value) in _PLAIN}
+    changed = {name: value for name, value in saved.items() if repr(now.get(name, MISSING)) != repr(value)}
+    try:
+        if changed:
+            variable.set_metadata({**now, **changed})
+    except DeclaxError as error:
+        return [f"{text}: {error.problem}"]
+    return []
 
 
 def _shown(value: Any) -> str:
