@@ -4,6 +4,8 @@
 const synonyms = {
   "data loader": "feed data",
   "different learning rate": "learning rate for each layer",
+  "get started": "quick start",
+  "getting started": "quick start",
   "initialize weights": "initialize the weights",
   "stable release": "versions",
   "switch off": "turn off",
@@ -15,13 +17,16 @@ const synonyms = {
   disable: "turn off",
   identical: "equal",
   minibatch: "feed data",
+  oom: "memory",
   pip: "install",
   pypi: "install",
   pytest: "test a model",
+  quickstart: "quick start",
   speed: "profile",
 };
 
 const ENOUGH = 5; // with fewer answers, pages that lack a word of the query follow
+const HEADING = 13; // the score of a heading with all words of the query, before 3 for each word
 const LATER = 200; // how much is taken from the score of answers that come after all others
 
 // The query itself, and the query in the words of the pages.
@@ -58,10 +63,24 @@ var Scorer = {
   partialTerm: 2,
 };
 
+// The headings that contain each of several words, in any order; shorter ones are better.
+const headingsWithAllWords = () => {
+  if (words.length < 2) return [];
+  const { alltitles, docnames, filenames, titles } = Search._index;
+  return Object.entries(alltitles)
+    .filter(([heading]) => words.every((word) => heading.toLowerCase().includes(word.replace(/s$/, ""))))
+    .flatMap(([heading, places]) => places.map(([file, anchor]) => {
+      const title = titles[file] === heading ? heading : `${titles[file]} > ${heading}`;
+      const score = HEADING + bonusOf(docnames[file]) + 3 * words.length - heading.length / 100;
+      return [docnames[file], title, anchor === null ? "" : "#" + anchor, null, score, filenames[file], SearchResultKind.title];
+    }));
+};
+
 // The answers that have all words of a reading.
 const answersTo = (reading) => {
-  words = splitQuery(reading).filter((word) => word.length > 2 && !/^models?$/.test(word)); // nearly each page is about models
-  return Search._performSearch(...Search._parseQuery(reading));
+  const isTelling = (word) => word.length > 2 && !stopwords.has(word) && !/^models?$/.test(word); // all pages are about models
+  words = splitQuery(reading).filter(isTelling);
+  return [...Search._performSearch(...Search._parseQuery(reading)), ...headingsWithAllWords()];
 };
 
 // The pages that have at least one of the terms, and score for each term that they have.
