@@ -391,6 +391,11 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("named parameters", ("explain/faq.html",)),
         ("print inside jit", ("explain/faq.html",)),
         ("if statement tracer", ("explain/faq.html",)),
+        ("freeze batchnorm", ("explain/faq.html",)),
+        ("dict of layers", ("explain/faq.html",)),
+        ("nan loss", ("howto/debugging.html",)),
+        ("deep copy", ("explain/faq.html",)),
+        ("jupyter", ("displays.html",)),
     ],
 )
 def test_search_answers(browser, address, query, first):
