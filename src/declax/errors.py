@@ -231,9 +231,13 @@ def describe(value: object) -> str:
 
 def type_name(cls: type) -> str:
     """The name of a class as a user writes it."""
-    if cls is type(None):
-        return "None"
-    return cls.__qualname__.rpartition("<locals>.")[2]
+    return "None" if cls is type(None) else cls.__qualname__.rpartition("<locals>.")[2]
+
+
+def with_article(name: str) -> str:
+    """A name of a class behind "a" or "an"; initials are spoken letter by letter, as in "an RNN"."""
+    is_vowel = name[:1] in ("AEFHILMNORSX" if name[:2].isupper() else "AEIOaeio")
+    return f"{'an' if is_vowel else 'a'} {name}"
 
 
 def suggest(name: str, options: Iterable[str]) -> str | None:

@@ -142,3 +142,35 @@ def test_the_texts_have_the_house_form(name):
     assert re.fullmatch(r"[\w.\[\]'() ]+(\(\.\.\.\))?: .+[.?] \[[a-z-]+\]", first)
     assert all(re.match(r"  (expected: |got:      |why:      |fix:      | {10})", line) for line in rest)
     assert all(len(line) <= 160 for line in (first, *rest))
+
+
+class Intermediates(dx.Intermediate):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Param", "a Param"),
+        ("OptArray", "an OptArray"),
+        ("OrderedDict", "an OrderedDict"),
+        ("list", "a list"),
+        ("int", "an int"),
+        ("Union", "a Union"),
+        ("LoRAParam", "a LoRAParam"),
+        ("LSTMCell", "an LSTMCell"),
+        ("RNN", "an RNN"),
+        ("GRUCell", "a GRUCell"),
+    ],
+)
+def test_names_have_the_article_that_is_spoken(name, text):
+    assert errors.with_article(name) == text
+
+
+def test_errors_name_kinds_with_their_article():
+    kept = Intermediates(1.0)
+    with pytest.raises(errors.TraceContextError, match=r"the value of an Intermediates was changed"):
+        jax.jit(lambda x: setattr(kept, "value", x))(1.0)
+    with pytest.raises(errors.MetadataError, match=r"the Variables are of different kinds") as caught:
+        kept.copy_from(dx.Param(1.0))
+    assert caught.value.expected == "an Intermediates"

@@ -26,7 +26,7 @@ from declax._tree.layout import INTERNAL_KEYS
 from declax._tree.statuses import keys_between
 from declax._typing import Path
 from declax._variables.variable import Variable
-from declax.errors import MAX_DEPTH, GraphError, StatusError, format_path, too_deep, type_name
+from declax.errors import MAX_DEPTH, GraphError, StatusError, format_path, too_deep, type_name, with_article
 
 
 class Kind(enum.Enum):
@@ -119,7 +119,7 @@ def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...
         if is_data:
             shown = ", ".join(map(repr, list(value)[:6])) + (", ..." if len(value) > 6 else "")
             raise StatusError(
-                f"a {type_name(type(value))} with the keys {shown}",
+                f"{with_article(type_name(type(value)))} with the keys {shown}",
                 "the keys of a dict that holds data cannot be sorted",
                 expected="keys of one type",
                 why="JAX flattens dicts in the order of their sorted keys",
@@ -241,7 +241,7 @@ def enter_container(value: Any, within: tuple[Any, ...], holders: Sequence[Any] 
     """The containers around the children of this one; raises if it holds itself, or is too deep."""
     if any(map(is_, within, repeat(value))):
         raise StatusError(
-            f"a {type_name(type(value))}",
+            with_article(type_name(type(value))),
             "a plain container holds itself",
             why="containers are values, which are flattened completely; only Pytrees may form cycles",
             fix="dx.List([...]), or an attribute of a Pytree",
@@ -257,4 +257,4 @@ def _place_of(container: Any, holders: Sequence[Any]) -> str:
         for name, value in vars(holder).items() if isinstance(holder, Pytree) else ():
             if value is container:
                 return f"{type_name(type(holder))}.{name}"
-    return f"a {type_name(type(container))}"
+    return with_article(type_name(type(container)))

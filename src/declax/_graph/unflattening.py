@@ -38,7 +38,7 @@ from declax._tree.read_only import WritesThrough
 from declax._typing import MISSING, SOWN_KEY
 from declax._variables.variable import Variable, foreign_trace, new_variable, new_variables, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
-from declax.errors import GraphError, type_name
+from declax.errors import GraphError, type_name, with_article
 
 BATCH: Final = 1024
 """How many Variables several passes take at a time, so that they stay in the processor's cache between the passes."""
@@ -390,7 +390,7 @@ def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-ba
     for variable in variables:
         if variable is not None and variable._trace is not mark:
             if not (isinstance(variable._trace, WritesThrough) and variable._trace.trace is mark):
-                raise foreign_trace(variable, "value", f"{what} to a {type_name(type(variable))}")
+                raise foreign_trace(variable, "value", f"{what} to {with_article(type_name(type(variable)))}")
             views.append(variable)
     return views
 

@@ -34,7 +34,7 @@ from declax._typing import Path
 from declax._variables.placement import beside, is_committed
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import set_raw, write_all_raw
-from declax.errors import GraphError, describe, format_path, type_name
+from declax.errors import GraphError, describe, format_path, type_name, with_article
 
 
 class ValueMismatch(NamedTuple):
@@ -329,11 +329,8 @@ def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any
         raise wrong_trace(node, path[-1])
     is_fixed |= holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
     if is_fixed:
-        raise GraphError(
-            format_path(path),
-            f"this leaf sits in a {type_name(type(holder))}, which cannot be changed in place",
-            fix="dx.List([...]), or a plain list",
-        )
+        problem = f"this leaf sits in {with_article(type_name(type(holder)))}, which cannot be changed in place"
+        raise GraphError(format_path(path), problem, fix="dx.List([...]), or a plain list")
     return holder, path[-1]
 
 
@@ -391,7 +388,7 @@ def fit_of(graph: StateDef, given: StateDef) -> Fit:
 
 
 def _kind(leaf_def: LeafDef) -> str:
-    return "an array" if leaf_def is None else f"a {type_name(leaf_def[0])}"
+    return "an array" if leaf_def is None else with_article(type_name(leaf_def[0]))
 
 
 def _misfit(before: Any, after: Any) -> str | None:

@@ -30,6 +30,7 @@ from declax.errors import (
     TraceContextError,
     describe,
     type_name,
+    with_article,
 )
 
 
@@ -176,7 +177,7 @@ def not_a_variable(self: Any, name: str, value: object) -> StatusError:
     return StatusError(
         _place(self, name),
         f"an array was assigned to a declared {kind}",
-        expected=f"a {kind}",
+        expected=with_article(kind),
         got=describe(value),
         fix=f"{_target(self, name)}.value = ...        # or {_target(self, name)} = dx.{kind}(...)",
     )

@@ -15,7 +15,7 @@ from declax._fields.annotations import add_data_type, is_data_class
 from declax._fields.snapshots import attributes_of, is_fixed
 from declax._fields.specifiers import Status, Tagged
 from declax._tree import epoch
-from declax.errors import MAX_DEPTH, too_deep, type_name
+from declax.errors import MAX_DEPTH, too_deep, type_name, with_article
 
 PLAIN: Final = frozenset(
     {int, float, bool, complex, str, bytes, type(None), type, type(jax.numpy.float32)}
@@ -106,7 +106,7 @@ def _walk_items(value: Any, place: Callable[[], str] | None) -> Iterator[object]
                 yield item
             elif id(item) not in around:
                 if len(around) == MAX_DEPTH:
-                    where = f"a {type_name(type(value))}" if place is None else place()
+                    where = with_article(type_name(type(value))) if place is None else place()
                     raise too_deep(where, keys_between([*around.values(), item]))
                 around[id(item)] = item
                 stack.append(iter(item.values() if isinstance(item, dict) else item))

@@ -19,7 +19,7 @@ from typing import Any, Final
 from declax import _jax
 from declax._tree import epoch
 from declax._tree.read_only import WritesThrough
-from declax.errors import WHERE_CAPTURES_ARE_FOUND, OverlookedModelWarning, type_name
+from declax.errors import WHERE_CAPTURES_ARE_FOUND, OverlookedModelWarning, type_name, with_article
 
 _trace_state: Final = _jax.trace_state
 
@@ -66,7 +66,7 @@ class _TraceReads:
         line = linecache.getline(code.co_filename, number, frame.f_globals).strip()
         others = "" if count == 0 else f" and {count} other Variable{'s' if count > 1 else ''}"
         warnings.warn_explicit(
-            f"{code.co_name!r} reads a {type_name(type(first))}{others}, neither passed nor captured"
+            f"{code.co_name!r} reads {with_article(type_name(type(first)))}{others}, neither passed nor captured"
             f"{f', in `{line}`' if line else ''}. The trace takes the values as constants, and a compiled function "
             f"does not see later ones. Pass the model as an argument.\n{WHERE_CAPTURES_ARE_FOUND}.",
             OverlookedModelWarning,

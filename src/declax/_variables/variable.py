@@ -507,12 +507,8 @@ class Variable(ArrayOperators, Generic[T]):
     def _check_kind(self, other: object, action: str) -> None:
         if other.__class__ is not self.__class__:
             name = errors.type_name(self.__class__)
-            raise errors.MetadataError(
-                f"{name}.{action}",
-                "the Variables are of different kinds",
-                expected=f"a {name}",
-                got=errors.describe(other),
-            )
+            problem, expected = "the Variables are of different kinds", errors.with_article(name)
+            raise errors.MetadataError(f"{name}.{action}", problem, expected=expected, got=errors.describe(other))
 
     def __copy__(self) -> Self:
         return self.copy()
@@ -649,8 +645,8 @@ def foreign_trace(variable: Any, part: str, where: str | None = None) -> errors.
         return variable._trace.refusal(where or name)
     return errors.TraceContextError(
         where or name,
-        f"the {part} of a {name} was changed from another trace level than its own",
-        got=f"a {name} that holds {errors.describe(variable.raw_value)}",
+        f"the {part} of {errors.with_article(name)} was changed from another trace level than its own",
+        got=f"{errors.with_article(name)} that holds {errors.describe(variable.raw_value)}",
         why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
         + errors.WHERE_CAPTURES_ARE_FOUND,
         fix=f"pass the {name}, or the model that has it, to the transformed function as an argument",

@@ -19,7 +19,7 @@ from declax._typing import Path
 from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, is_key, text_of
 from declax.checkpoint.manifest import LeafRecord
 from declax.config._reading.part_readers import version_of
-from declax.errors import CheckpointError, describe, suggest, type_name
+from declax.errors import CheckpointError, describe, suggest, type_name, with_article
 
 
 class StoredLeaf(NamedTuple):
@@ -115,7 +115,7 @@ def match(
 
 
 def _expected(leaf: Leaf) -> str:
-    return describe(leaf.value) if leaf.leaf_def is None else f"a {type_name(leaf.leaf_def[0])}"
+    return describe(leaf.value) if leaf.leaf_def is None else with_article(type_name(leaf.leaf_def[0]))
 
 
 def _why_unexpected(text: str, missing: Sequence[ValueMismatch], item: Item) -> str:
@@ -127,7 +127,7 @@ def _misfit(stored: StoredLeaf, leaf: Leaf) -> tuple[str, str] | None:
     """What is expected and what the checkpoint has; None if it fits."""
     kind = "" if leaf.leaf_def is None else type_name(leaf.leaf_def[0])
     if kind and stored.record.kind and kind != stored.record.kind:
-        return f"a {kind}", f"a {stored.record.kind}"
+        return with_article(kind), with_article(stored.record.kind)
     found, like = stored.content, leaf.value
     is_scalar = isinstance(found, (bool, int, float))
     if isinstance(like, SCALARS):

@@ -14,7 +14,7 @@ from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
-from declax.errors import ConfigError
+from declax.errors import ConfigError, with_article
 from declax.training._transformation import Description, Transformation, describe_by, is_transformation
 
 PATH_ATTRIBUTE: Final = "config_path"
@@ -209,7 +209,7 @@ class _RefCheck(SpecVisitor):
             message = f"the reference points at {found}, but {wanted} is expected"
             self.context.add("ref-border", at, message, got=shown(ref.path), hint="write the part out")
         elif known is not None and not known.fits(cursor.value):
-            message = f"the reference points at a {target_name(cursor.value.target)}"
+            message = f"the reference points at {with_article(target_name(cursor.value.target))}"
             hint = "refer to a part of an allowed class, or write one out"
             if all(problem.path != (*self.start, *cursor.path) for problem in self.context.problems):
                 self.context.add("ref-kind", at, message, expected=known.expected, got=shown(ref.path), hint=hint)

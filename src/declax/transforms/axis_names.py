@@ -16,7 +16,7 @@ from declax._typing import MISSING, Missing
 from declax._variables.metadata import AXES, insert_axis, names_of_axes, remove_axis
 from declax._variables.placement import placed
 from declax._variables.variable import Variable
-from declax.errors import TransformError, type_name
+from declax.errors import TransformError, type_name, with_article
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.lift import Call, Outcome, P, R, leaf_origins, look_like
 from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
@@ -186,7 +186,7 @@ def _check_name(variable: Variable[Any], axis: int, name: str | None) -> None:
     names = names_of_axes(variable._metadata.axes)
     if names is not None and (names[axis] if axis < len(names) else MISSING) != name:
         raise TransformError(
-            f"the {AXES} of a {type_name(type(variable))}",
+            f"the {AXES} of {with_article(type_name(type(variable)))}",
             f"the mapped axis {axis} is not named {name!r}",
             got=repr(variable._metadata.axes),
             why="all Variables with the axis must use the name in transform_metadata",

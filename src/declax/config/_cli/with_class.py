@@ -29,7 +29,7 @@ from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec, SpecSummary
-from declax.errors import ConfigError, describe
+from declax.errors import ConfigError, describe, with_article
 
 _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
@@ -64,7 +64,7 @@ def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
                 kind, fingerprint = target_name(spec.target), spec.fingerprint()
                 title = ", ".join(filter(None, (file, run.name))) or words.target
                 data = {"file": file, "run": run.name, "kind": kind, "fingerprint": fingerprint}
-                output.add("", f"{title}: a {kind}, fingerprint {fingerprint[:12]}", data)
+                output.add("", f"{title}: {with_article(kind)}, fingerprint {fingerprint[:12]}", data)
             if error is not None:
                 raise error
 

@@ -61,7 +61,7 @@ from declax.config._reading.readers import (
     is_only_typed,
 )
 from declax.config.registry import choices_of, extra_functions, implementations, kinds_of, on_change
-from declax.errors import ConfigError
+from declax.errors import ConfigError, with_article
 from declax.initializers import NamedInitializer
 
 _NO_BINDINGS: Final[Bindings] = types.MappingProxyType({})
@@ -100,7 +100,7 @@ class Catalog:
         is_named = callable(annotation) and not isinstance(annotation, (type, typing.TypeVar, typing.NewType))
         if is_named and typing.get_origin(annotation) is None and hasattr(annotation, "__name__"):
             name = target_name(annotation).rpartition(".")[2]
-            return ChoiceReader(self, {name: annotation}, f"a {name}")
+            return ChoiceReader(self, {name: annotation}, with_article(name))
         return self.reader(annotation)
 
     def parameter_reader(self, parameter: Parameter, bindings: Bindings = _NO_BINDINGS) -> Reader:
@@ -269,7 +269,7 @@ class Catalog:
         if is_data_class(origin) or issubclass(origin, (Variable, np.generic)):
             return _array_reader(origin, member)
         hint = "add its implementations with dx.register_kind, or extra=[...]"
-        return ObjectReader(origin, f"a {annotation_text(member)}", hint)
+        return ObjectReader(origin, with_article(annotation_text(member)), hint)
 
     def _with_classes_of(self, default: Any) -> Catalog:
         """The catalog in which the classes of the parts in a default are choices for its other items too."""
