@@ -108,6 +108,18 @@ def test_flat_states_split_filter_and_merge():
         flat.split(dx.Param, dx.BatchStat)
 
 
+@pytest.mark.parametrize("function", [split_state, filter_state])
+def test_parts_of_what_is_not_a_state(function):
+    """Of a nested mapping they are as of its State; the error for anything else names what was given."""
+    named, rest = function({"a": {"b": dx.Param(1)}, "c": 2}, dx.Param, ...)
+    assert (named, rest) == (dx.State({"a": {"b": dx.Param(1)}}), dx.State({"c": 2}))
+    with pytest.raises(FilterError, match=r"State\.split, .*: no filter matches this leaf"):
+        split_state({"c": 2}, dx.Param)
+    with pytest.raises(GraphError, match="a State requires a nested mapping, or pairs of key and value") as caught:
+        function(3, dx.Param)
+    assert caught.value.got == "int 3"
+
+
 def test_flat_states_from_parts():
     made = dx.FlatState.from_sorted_keys_values((("b",), ("a",)), [1, 2])
     assert made.paths == (("b",), ("a",))

@@ -68,7 +68,5 @@ def restore_int_paths(pure_dict: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _restored(key: Any) -> Any:
-    if isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < 20:
-        number = int(key)
-        return number if str(number) == key else key
-    return key
+    is_decimal = isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < 20
+    return int(key) if is_decimal and str(int(key)) == key else key

@@ -80,12 +80,14 @@ def split_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any:
 
     Raises:
       FilterError: for leaves that no filter matches.
+      GraphError: for anything but a State, a nested mapping or a FlatState.
 
     >>> import declax as dx
     >>> numbers, rest = dx.State({"a": 1, "b": "text"}).split(int, ...)
     >>> numbers.to_pure_dict(), rest.to_pure_dict()
     ({'a': 1}, {'b': 'text'})
     """
+    state = state if hasattr(state, "_parts") else as_state(state)
     found = state._parts((a, *filters), f"{type_name(type(state))}.split", is_exhaustive=True)
     return found if filters else found[0]
 
@@ -102,6 +104,7 @@ def filter_state(state: HasParts[S], a: Filter, b: Filter, c: Filter, d: Filter,
 def filter_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any: ...
 def filter_state(state: HasParts[Any], a: Filter, /, *filters: Filter) -> Any:
     """As `split_state`, leaving out what no filter matches."""
+    state = state if hasattr(state, "_parts") else as_state(state)
     found = state._parts((a, *filters), f"{type_name(type(state))}.filter", is_exhaustive=False)
     return found if filters else found[0]
 
