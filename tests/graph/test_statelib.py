@@ -432,3 +432,37 @@ def test_the_peer_does_likewise():
         replace(state, {"b": {"y": {0: 7}}})
         assert state["b"]["y"][0] == 7
     assert ours.raw_mapping == theirs.raw_mapping
+
+
+# ---- subclasses of State
+
+
+class Weights(dx.State):
+    __slots__ = ()
+
+
+def test_states_of_a_subclass():
+    state = state_of()
+    kernel, rest = split_state(state, dx.PathContains("kernel"), ...)
+    made = merge_state(kernel, rest, cls=Weights)
+    assert type(made) is Weights
+    assert made == merge_state(kernel, rest)
+    assert made["head"]["kernel"].tag == "x"
+    assert type(merge_state(made, cls=Weights)) is Weights
+    again = from_flat_state(to_flat_state(made), cls=Weights)
+    assert type(again) is Weights
+    assert again == made
+    assert from_flat_state({("a", "b"): 1}, cls=dict) == {"a": {"b": 1}}
+
+
+def test_a_subclass_of_state_is_a_pytree_of_its_class():
+    made = merge_state(state_of(), cls=Weights)
+    doubled = jax.tree.map(lambda x: 2 * x, made)
+    assert type(doubled) is Weights
+    assert doubled["head"]["kernel"].tag == "x"
+    np.testing.assert_array_equal(doubled["head"]["kernel"].value, 2 * np.ones((2, 3)))
+    assert jax.tree.structure(doubled) == jax.tree.structure(made) != jax.tree.structure(state_of())
+    assert type(copy.deepcopy(made)) is type(copy.copy(made)) is type(pickle.loads(pickle.dumps(made))) is Weights
+    assert copy.deepcopy(made) == made
+    assert type(jax.jit(lambda state: state)(made)) is Weights
+    assert type(dx.jit(lambda state: state)(made)) is Weights

@@ -23,7 +23,7 @@ from declax._graph.unflattening import blueprint_of, build, build_slots
 from declax._graph.updating import checked_plain, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
-from declax._state.states import State, fill_state, make_state, register_state, show_variables, split_leaves
+from declax._state.states import State, make_state, show_variables, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, N, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables.selection import is_trainable
@@ -66,15 +66,11 @@ PureState: TypeAlias = tuple[GraphDef[N], State[N]]
 _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
 
 
-def _make_graph_state(graphdef: GraphDef[Any], definition: StateDef, leaves: list[Any]) -> GraphState[Any]:
+def _make_graph_state(definition: StateDef, leaves: list[Any], graphdef: GraphDef[Any]) -> GraphState[Any]:
     """The GraphState with these leaves, whose list it takes over."""
-    made: GraphState[Any] = object.__new__(GraphState)
-    fill_state(made, definition, leaves)
+    made: Any = make_state(definition, leaves, GraphState)
     _set_graphdef(made, graphdef)
-    return made
-
-
-register_state(GraphState)
+    return made  # type: ignore[no-any-return]  # a GraphState
 
 
 def refuse_state(where: str, node: object) -> None:
@@ -179,9 +175,9 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """
     graphdef, definition, leaves, _ = _read(node, graph)
     if not filters:
-        return _make_graph_state(graphdef, definition, leaves)
+        return _make_graph_state(definition, leaves, graphdef)
     found = split_leaves(definition, leaves, filters, "unpack", is_exhaustive=True)
-    states = tuple(_make_graph_state(graphdef, part.definition, part.leaves) for part in found)
+    states = tuple(_make_graph_state(part.definition, part.leaves, graphdef) for part in found)
     return states if len(filters) > 1 else states[0]
 
 

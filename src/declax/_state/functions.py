@@ -15,9 +15,12 @@ def to_flat_state(state: State[Any]) -> FlatState:
     return state.flat_state()
 
 
-def from_flat_state(flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]]) -> State[Any]:
-    """As `State.from_flat_path`."""
-    return State.from_flat_path(flat_state)
+def from_flat_state(
+    flat_state: Mapping[Path, Any] | Iterable[tuple[Path, Any]], *, cls: type[State[Any]] = State
+) -> State[Any]:
+    """As `State.from_flat_path`; a subclass of State that is given as `cls` is called with nested dicts."""
+    made = State.from_flat_path(flat_state)
+    return made if cls is State else cls(made.raw_mapping)
 
 
 def to_pure_dict(state: State[Any], extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
@@ -30,9 +33,12 @@ def replace_by_pure_dict(state: State[Any], pure_dict: Mapping[Any, Any], replac
     state.replace_by_pure_dict(pure_dict, replace_fn)
 
 
-def merge_state(state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
-    """As `State.merge`."""
-    return State.merge(state, *states)
+def merge_state(
+    state: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any], cls: type[State[Any]] = State
+) -> State[Any]:
+    """As `State.merge`; `cls` as of `from_flat_state`."""
+    merged = State.merge(state, *states)
+    return merged if cls is State else cls(merged.raw_mapping)
 
 
 def map_state(f: Callable[[Path, Any], Any], state: State[T]) -> State[T]:

@@ -134,6 +134,10 @@ class State(MutableMapping[Any, Any], Generic[M]):
 
     __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register_state(cls)
+
     _pair: tuple[StateDef, list[Any]]
     """Another tuple after each write; `__getattr__` computes that of a view."""
     _rest: Kept | View | Live | None
@@ -213,8 +217,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         """
         definition, leaves = self._pair
         if extract_fn is not None:
-            values = zip(self._values(), strict=True)
-            leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, values)
+            leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, zip(self._values(), strict=True))
         return map_tree(definition.tree, leaves, dict)
 
     @property
@@ -490,8 +493,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         {'a': {'b': 3}}
         """
         definition = self.definition
-        pairs = zip(definition.paths, self._values(), strict=True)
-        mapped = call_each("State.map", f, definition.paths, pairs)
+        mapped = call_each("State.map", f, definition.paths, zip(definition.paths, self._values(), strict=True))
         pair = pair_of(definition, mapped)
         if pair is None:
             return State.from_flat_path(zip(definition.paths, mapped, strict=True))
@@ -515,12 +517,12 @@ class State(MutableMapping[Any, Any], Generic[M]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         make, *rest = self._recipe
-        return make, (*rest, *self._pair)
+        return make, (*self._pair, *rest)
 
     @property
     def _recipe(self) -> tuple[Any, ...]:
-        """A function that makes such a State, and its arguments before a definition and leaves."""
-        return (make_state,)
+        """A function that makes such a State, and its arguments behind a definition and leaves."""
+        return make_state, type(self)
 
 
 class FlatState(Sequence[Pair]):
@@ -630,9 +632,9 @@ _trace_state: Final = _jax.trace_state
 _new = object.__new__
 
 
-def make_state(definition: StateDef, leaves: list[Any]) -> State[Any]:
+def make_state(definition: StateDef, leaves: list[Any], cls: type[State[Any]] = State) -> State[Any]:
     """The State with these leaves, whose list it takes over."""
-    state: State[Any] = _new(State)
+    state = _new(cls)
     fill_state(state, definition, leaves)
     return state
 
@@ -655,7 +657,7 @@ def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> No
 def like(state: State[M], leaves: list[Any]) -> State[M]:
     """The State of the same paths and kinds with other leaves, whose list it takes over."""
     make, *rest = state._recipe
-    return make(*rest, state.definition, leaves)  # type: ignore[no-any-return]  # a State
+    return make(state.definition, leaves, *rest)  # type: ignore[no-any-return]  # a State
 
 
 def as_state(entries: Any) -> State[Any]:
@@ -726,9 +728,9 @@ def _from_shown(recipe: tuple[Any, ...], keys: OuterKeys, children: Sequence[Any
     if known is None:
         paths: Any = keys if keys.are_paths else zip(keys, strict=True)
         entries = [e for path, child in zip(paths, children, strict=True) for e in _entries_of(child, path)]
-        return make(*rest, *sorted_pair(entries))  # type: ignore[no-any-return]  # a State
+        return make(*sorted_pair(entries), *rest)  # type: ignore[no-any-return]  # a State
     definition, leaves, is_shown = known
-    state: State[Any] = make(*rest, definition, leaves)
+    state: State[Any] = make(definition, leaves, *rest)
     if is_shown:
         state._kept().shown = state._pair, (children, keys)
     return state

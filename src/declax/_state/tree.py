@@ -244,8 +244,8 @@ def _flatten_form_with_keys(form: FlatForm) -> tuple[list[tuple[Any, Any]], tupl
 
 
 def _unflatten_form(static: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
-    make, *rest = static
-    return make(*rest, rest[-1].from_jax_order(leaves))
+    make, *rest, definition = static
+    return make(definition, definition.from_jax_order(leaves), *rest)
 
 
 jax.tree_util.register_pytree_with_keys(FlatForm, _flatten_form_with_keys, _unflatten_form, _flatten_form)
