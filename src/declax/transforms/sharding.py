@@ -115,13 +115,9 @@ def shard_map(
     return map_ if f is MISSING else map_(f)
 
 
-def _is_spec(label: object) -> bool:
-    return label is None or isinstance(label, PartitionSpec)
-
-
 _SPECS = LabelKind(
     ("in_specs", "out_specs"),
-    _is_spec,
+    lambda label: label is None or isinstance(label, PartitionSpec),
     "a PartitionSpec, None, or a tree of these and dx.StateSharding",
     "jax.P('data')",
 )
