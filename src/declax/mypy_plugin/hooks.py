@@ -19,7 +19,7 @@ from mypy.types import Type
 from declax.mypy_plugin import names
 from declax.mypy_plugin.checks import registry
 from declax.mypy_plugin.declared import declared_class, note_declaration
-from declax.mypy_plugin.registry import Entry, Table
+from declax.mypy_plugin.registry import Entry
 from declax.mypy_plugin.reporting import FAILED, Reporter
 
 
@@ -123,16 +123,14 @@ class DeclaxPlugin(Plugin):
         return self._methods(fullname)
 
     def _find_method(self, fullname: str) -> Hook | None:
-        return self._chain(self._of_method(self._registry.methods, fullname), "default_return_type")
-
-    def _of_method(self, table: Table, fullname: str) -> list[Entry]:
-        """The entries for a method, whose full name has the class of the receiver or the defining class."""
-        owner, _, name = fullname.rpartition(".")
-        if fullname in table or not any(known.endswith(f".{name}") for known in table):
-            return table.get(fullname, [])
-        found = self.lookup_fully_qualified(owner)
-        bases = found.node.mro if found is not None and isinstance(found.node, TypeInfo) else []
-        return next((table[known] for base in bases if (known := f"{base.fullname}.{name}") in table), [])
+        table, fullnames = self._registry.methods, [fullname]
+        owner, _, name = fullname.rpartition(".")  # of the receiver, or of the class that defines the method
+        if fullname not in table and any(known.endswith(f".{name}") for known in table):
+            found = self.lookup_fully_qualified(owner)
+            bases = found.node.mro if found is not None and isinstance(found.node, TypeInfo) else []
+            fullnames = [f"{base.fullname}.{name}" for base in bases]
+        entries = next((table[known] for known in fullnames if known in table), [])
+        return self._chain(entries, "default_return_type")
 
     def get_attribute_hook(self, fullname: str) -> Hook | None:
         """The type of an attribute of an instance."""
