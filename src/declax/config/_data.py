@@ -181,13 +181,12 @@ class SpecData(Shared):
     def full_arguments(self) -> Mapping[str, Any]:
         """All arguments, with defaults; omits defaults that a spec cannot hold, such as arrays."""
         full: dict[str, Any] = {}
-        call = self._call(self._target)
+        reader_of = self.reader_of
         for parameter in self.parameters:
             if parameter.name in self._arguments:
                 full[parameter.name] = self._arguments[parameter.name]
             elif not parameter.is_required:
-                reader = None if call is None else call.reader_of(parameter.name)
-                default = frozen_default(parameter, reader)
+                default = frozen_default(parameter, reader_of(parameter.name))
                 if default is not MISSING:
                     full[parameter.name] = default
         full.update((name, value) for name, value in self._arguments.items() if name not in full)
