@@ -385,9 +385,12 @@ def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, ot
 
 def match_pure_dict(definition: StateDef, pure_dict: Mapping[Any, Any]) -> list[tuple[int, Any]]:
     """The position in a State and the value of each leaf of a pure dict."""
+
+    def is_leaf(path: Path, mapping: Mapping[Any, Any]) -> bool:
+        return not isinstance(definition.node(path), dict)
+
     found: list[tuple[int, Any]] = []
     faults: list[str] = []
-    is_leaf: Callable[[Path, Any], bool] = lambda path, _: not isinstance(definition.node(path), dict)  # noqa: E731
     for path, value, is_empty in walk_mapping(pure_dict, is_leaf, "replace_by_pure_dict"):
         node = definition.node(path)
         if isinstance(node, int):
