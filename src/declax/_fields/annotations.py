@@ -61,15 +61,18 @@ caches_by_type: list[dict[type, Any]] = []
 def add_data_type(cls: type) -> None:
     """Makes instances of a class (and of its subclasses) data."""
     _DATA_TYPES.add(cls)
-    is_data_class.cache_clear()
+    _is_data_class.cache_clear()
     for cache in caches_by_type:
         cache.clear()
 
 
 @functools.cache
-def is_data_class(cls: type) -> bool:
-    """Whether instances of a class are data by themselves."""
+def _is_data_class(cls: type) -> bool:
     return not _DATA_TYPES.isdisjoint(cls.__mro__) or issubclass(cls, jax.Array)
+
+
+is_data_class: collections.abc.Callable[[type], bool] = _is_data_class
+"""Whether instances of a class are data by themselves."""
 
 
 LOCALS_KEY = "_pytree__locals"
