@@ -418,11 +418,16 @@ def key_of(value: Any) -> Hashable:
     if kind is FrozenDict:
         return (kind, *[(key, key_of(item)) for key, item in value.items()])
     if is_dtype(value):
-        return (np.dtype, str(jax.numpy.dtype(value).name))
+        return (np.dtype, _dtype_name(value))
     if kind is functools.partial:
         named = tuple((name, key_of(v)) for name, v in value.keywords.items())
         return (kind, key_of(value.func), tuple(map(key_of, value.args)), named)
     return (kind, value)
+
+
+@functools.lru_cache(maxsize=256)
+def _dtype_name(value: Any) -> str:
+    return str(jax.numpy.dtype(value).name)
 
 
 @functools.lru_cache(maxsize=65536)
