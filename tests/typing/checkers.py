@@ -19,6 +19,11 @@ import declax
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = "declax.mypy_plugin"
 WITH_PLUGIN, MYPY, PYRIGHT = CHECKERS = ("mypy with the plugin", "mypy", "pyright")
+CACHE = ROOT / ".mypy_cache" / "tests"
+"""Shared by all runs with the same settings, so that JAX is read once by each checker."""
+
+OF_DEPENDENCIES = "[mypy-optax.*,treescope.*]\nfollow_untyped_imports = True"
+"""Settings that all runs have: with other ones, mypy would read these packages again."""
 
 
 class Report(NamedTuple):
@@ -63,11 +68,12 @@ class Programs:
         return subprocess.Popen(words, cwd=self.folder, env=env, stdout=pipe, stderr=pipe, encoding="utf-8")
 
     def _mypy(self, checker: str) -> list[str]:
-        name = checker.replace(" ", "_")
+        name = folder_name(checker)
         config = self.folder / f"{name}.ini"
         lines = ["[mypy]", "strict = True", *self.of_mypy, f"mypy_path = {':'.join(map(str, search_paths()))}"]
         if checker == WITH_PLUGIN:
             lines.append(f"plugins = {PLUGIN}")
+        lines.append(OF_DEPENDENCIES)
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         given = ["--config-file", config.name, "--cache-dir", str(self.cache / name), "--output", "json"]
         return [sys.executable, "-m", "mypy", *given, *self.modules()]
@@ -88,6 +94,11 @@ class Programs:
     def modules(self) -> list[str]:
         """The files of the programs."""
         return sorted(path.name for path in self.folder.glob("*.py"))
+
+
+def folder_name(checker: str) -> str:
+    """The folder of a cache that a checker has."""
+    return checker.replace(" ", "_")
 
 
 @functools.cache

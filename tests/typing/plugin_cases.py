@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkers import PLUGIN, ROOT, search_paths
+import checkers
+from checkers import OF_DEPENDENCIES, PLUGIN, WITH_PLUGIN, search_paths
 
-CACHE = ROOT / ".mypy_cache" / "plugin"
-"""Shared by all runs, so that JAX is read once."""
+CACHE = checkers.CACHE / checkers.folder_name(WITH_PLUGIN)
 
 _MARK = re.compile(r"# E: (.+)$")
 
@@ -48,7 +48,7 @@ def config(folder: Path, extra: str = "", *, plugins: str = PLUGIN, first: Path 
     made = folder / "mypy.ini"
     made.write_text(
         f"[mypy]\nstrict = True\nmypy_path = {paths}\nexplicit_package_bases = True\nplugins = {plugins}\n{extra}\n"
-        "[mypy-optax.*,treescope.*]\nfollow_untyped_imports = True\n",
+        f"{OF_DEPENDENCIES}\n",
         encoding="utf-8",
     )
     return made

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers import CHECKERS, MYPY, PYRIGHT, ROOT, WITH_PLUGIN, Programs, Report, cache_folder, version_of
+from checkers import CACHE, CHECKERS, MYPY, PYRIGHT, ROOT, WITH_PLUGIN, Programs, Report, version_of
 from pairs import Group, Pair, read_groups, with_codes
 
 UPDATES = bool(os.environ.get("DECLAX_UPDATE_GOLDEN"))
@@ -62,7 +62,7 @@ class Findings:
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Findings:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     folder = tmp_path_factory.mktemp("programs")
     for group in GROUPS:
         (folder / f"right_{group.name}.py").write_text(FIRST_LINE + group.right, encoding="utf-8")
@@ -70,7 +70,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         (folder / f"{pair.module}.py").write_text(FIRST_LINE + pair.wrong, encoding="utf-8")
     for program in (DECLARATIONS, PORTED):
         (folder / f"{program.stem}.py").write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
-    return Findings(Programs(folder, cache_folder("pairs", tmp_path_factory, pytestconfig)).check())
+    return Findings(Programs(folder, CACHE).check())
 
 
 # ================================================================= the pairs
