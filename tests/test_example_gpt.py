@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +101,26 @@ def test_adapters_train_alone() -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("script", ["train_gpt.py", "adapt.py"])
-def test_the_claims_of_the_example(script: str) -> None:
-    done = python(EXAMPLE / script)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_claims_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts run in this process: adapt.py begins with the training of train_gpt.py, which is done only once."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    training, adapting = importlib.import_module("train_gpt"), importlib.import_module("adapt")
+    done: list[tuple[Any, object, dx.State]] = []
+
+    def train(model: dx.Module, run: Any, text: object, **options: object) -> object:
+        if not done or options:
+            losses = train_anew(model, run, text, **options)
+            done.append((dataclasses.replace(run, optimizer=None), text, jax.tree.map(jnp.copy, dx.state(model))))
+            return losses
+        assert dataclasses.replace(run, optimizer=None) == done[0][0]  # functions are not equal
+        np.testing.assert_array_equal(done[0][1], text)
+        dx.update(model, done[0][2])
+        return None
+
+    train_anew = training.train
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(adapting, "train", train)
+    with jax.numpy_dtype_promotion("standard"):  # as for users
+        assert training.main([]) == 0
+        assert adapting.main([]) == 0
+    assert len(done) == 2
