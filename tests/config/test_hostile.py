@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import random
@@ -51,6 +52,7 @@ KEYS = [
 ]
 
 
+@functools.lru_cache(maxsize=1)  # all are written for each: large ones take most of a second
 def hostile_files(scale: float) -> dict[str, str]:
     """The texts by name; a scale of 1 makes them about as large as files may be."""
 
