@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +21,23 @@ class Training(dx.Module):
 ADAM = dx.spec(optax.adamw, dx.spec(optax.cosine_decay_schedule, 1e-3, 100))
 SGD = {"kind": "sgd", "learning_rate": 0.1}
 SPEC = dx.spec(Training, dx.spec(dx.Linear, 2, 3), dx.spec(dx.Optimizer, dx.Ref("/model"), ADAM, wrt=dx.Param))
+
+
+def test_a_transformation_that_was_built_from_a_file_is_written_again():
+    @dataclasses.dataclass
+    class Run:
+        tx: optax.GradientTransformation
+        steps: int = 3
+
+    config = {
+        "tx": {"kind": "adamw", "learning_rate": {"kind": "linear_schedule", "init_value": 0.1, "end_value": 0.0}}
+    }
+    config["tx"]["learning_rate"]["transition_steps"] = 10
+    run = dx.from_config(Run, config)
+    assert dx.spec_of(run) == dx.spec_from_config(Run, config)
+    assert dx.to_config(run) == {"kind": "Run", **config}
+    with pytest.raises(dx.ConfigError, match=r"Run\.tx: a configuration cannot represent this value"):
+        dx.to_config(Run(optax.adamw(0.1)))
 
 
 def test_a_spec_builds_an_optimizer_beside_its_model():

@@ -38,6 +38,7 @@ from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
 from declax.config.specs import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
+from declax.training._transformation import description_of, is_transformation
 from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
@@ -343,7 +344,7 @@ class _SpecExtractor:
                 got=describe(value),
                 fix="declare it with dx.variable(...), or make it in __post_init__",
             )
-        return value
+        return (description_of(value) or value) if is_transformation(value) else value
 
     def _values(self, arguments: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
         return {name: self.value(value, (*path, name)) for name, value in arguments.items() if name != RNGS}
@@ -394,10 +395,8 @@ class _SpecExtractor:
         problem, why = f"{type_name(cls)} takes {name!r}, but has no attribute of that name", None
         fix = f"self.{name} = {name}      # in __init__; or a field, not an InitVar"
         if is_recorded(cls, name):
-            problem, why = (
-                f"this {type_name(cls)} has no record of the {name!r} that it was constructed with",
-                LOST_RECORD,
-            )
+            problem = f"this {type_name(cls)} has no record of the {name!r} that it was constructed with"
+            why = LOST_RECORD
             fix = "dx.spec_of(model)      # before merge or tree.map; or keep the Spec that built the model"
         return ConfigError(f"{self.name}.{path_text((*path, name))}", problem, why=why, fix=fix)
 
