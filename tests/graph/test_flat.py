@@ -617,3 +617,14 @@ def test_deep_containers():
         else:
             with pytest.raises(DepthError, match="a container is nested more than 400 levels deep"):
                 flatten(outer)
+
+
+@pytest.mark.parametrize(("name", "place"), [("log", r"Module\.log"), (0, r"Module\[0\]")])
+def test_an_array_that_enters_a_static_dict_between_calls_is_named(name, place):
+    log: dict[str, object] = {"step": 0}
+    model, step = dx.Module(), dx.jit(lambda model: None)
+    vars(model)[name] = log
+    step(model)
+    log["loss"] = jnp.ones(())
+    with pytest.raises(StatusError, match=rf"^{place}\['loss'\]: an array cannot be static"):
+        step(model)

@@ -23,7 +23,7 @@ from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._state.definition import StateDef
-from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout
+from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout, place_of
 from declax._typing import Key, Path
 from declax._variables.variable import Variable, raw_values
 from declax.errors import type_name
@@ -353,7 +353,7 @@ class Walk:
         self.types.append(exact_types(statics) if statics else ())
         for name, place in layout.snapshots:
             if attributes[name] is not statics[place] and not is_fixed(attributes[name]):
-                self.watches.append(_static_watch(attributes[name], statics[place]))
+                self.watches.append(_static_watch(attributes[name], statics[place], place_of(layout, name)))
         # Variables that come first are read here, as in `visit`: most nodes hold nothing else
         count = 0
         for child in children:
@@ -403,7 +403,7 @@ class Walk:
         self.tokens.append((STATIC, frozen))
         self.types.append(exact_types(frozen))
         if frozen is not value and not is_fixed(value):
-            self.watches.append(_static_watch(value, frozen))
+            self.watches.append(_static_watch(value, frozen, "static value"))
 
     def _watch_container(self, value: Any, keys: tuple[Any, ...], children: tuple[Any, ...], how: Any) -> None:
         if value.__class__ is list:
@@ -423,20 +423,20 @@ class Walk:
         self.watches.append(is_same)
 
 
-def _static_watch(value: Any, frozen: Any) -> Callable[[], bool]:
+def _static_watch(value: Any, frozen: Any, where: str) -> Callable[[], bool]:
     """Compares a mutable static value with its snapshot; by the identities of its parts if these are fixed."""
     if value.__class__ in (list, set) and all(item.__class__ in _TOLD_APART for item in value):
         kept = value.copy()
         return lambda: bool(value == kept)
     content = _content(value)
     if not content or not all(map(is_fixed, content.values())):
-        return lambda: bool(freeze(value) == frozen)
+        return lambda: bool(freeze(value, where) == frozen)
     parts = [*content, *content.values()]
 
     def is_same() -> bool:
         now = _content(value) or {}
         is_known = 2 * len(now) == len(parts) and all(map(is_, chain(now, now.values()), parts))
-        return is_known or bool(freeze(value) == frozen)
+        return is_known or bool(freeze(value, where) == frozen)
 
     return is_same
 

@@ -312,15 +312,15 @@ def _targets(items: Iterable[str]) -> str:
     return ", ".join(listed) + ("," if len(listed) == 1 else "")
 
 
-def _where(layout: Layout, name: Name) -> str:
-    """The subject of an error of a snapshot, as a literal."""
+def place_of(layout: Layout, name: Name) -> str:
+    """The subject of an error of a snapshot."""
     place = f".{name}" if _is_plain(name) else f"[{name!r}]"
-    return repr(type_name(layout.cls) + place)
+    return type_name(layout.cls) + place
 
 
 def _statics(layout: Layout) -> str:
     values = [
-        f"freeze(fields[{n!r}], {_where(layout, n)})" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
+        f"freeze(fields[{n!r}], {place_of(layout, n)!r})" if layout.statuses[n] is Status.SNAPSHOT else f"fields[{n!r}]"
         for n in layout.static_names
     ]
     if layout.is_closed:
