@@ -275,6 +275,13 @@ def test_what_is_missing_is_named(normal: Any) -> None:
     with pytest.raises(LayerError, match="combine_masks: the masks have different numbers of axes"):
         dx.combine_masks(jnp.ones((2, 2)), jnp.ones(2))
     layer = make(decode=True)
+    for shape in ((3, 5, 4), (3, 5), (16,), ()):
+        with pytest.raises(
+            LayerError, match=r"MultiHeadAttention\.init_cache: this is not the shape of an input"
+        ) as got:
+            layer.init_cache(shape)
+        assert got.value.expected == "(*batch, length, 16)"
+    assert layer.cached_key is None
     layer.init_cache((3, 5, 16))
     with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*\(3, 'positions', 4, 4\)"):
         layer(x)

@@ -641,6 +641,26 @@ def test_huge_stacks_are_described_at_once():
     assert huge.layers.up.kernel.shape == (1000, 4096, 8192)
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_view_gives_each_layer_its_cache(is_nested):
+    def attention(rngs):
+        return dx.MultiHeadAttention(2, DIM, rngs=rngs)
+
+    def pair(rngs):
+        return Stacked(attention, 2, rngs=rngs)
+
+    stacked = Stacked(pair if is_nested else attention, 2, rngs=dx.Rngs(0))
+    layers = as_list(4 if is_nested else 2, build=attention)
+    x = jnp.stack([X, X + 1])
+    options = {"decode": True, "batch_size": 2, "max_length": 3}
+    decoding, one_by_one = dx.view(stacked, **options), dx.view(layers, **options)
+    for start, stop in ((0, 2), (2, 3)):
+        expected = through(one_by_one, x[:, start:stop])
+        assert_close(decoding(x[:, start:stop]), expected)
+    with pytest.raises(LayerError, match="the cache does not hold these positions"):
+        one_by_one[0](x[:, :1])
+
+
 def test_views_and_attributes_reach_the_layers():
     stacked = Stacked(lambda rngs: Block(rngs=rngs, rate=0.5), 2, rngs=dx.Rngs(0))
     quiet = dx.view(stacked, deterministic=True)

@@ -338,11 +338,14 @@ class MultiHeadAttention(_Heads):
         return output if is_beyond is False else jnp.where(is_beyond, jnp.nan, output)
 
     def init_cache(self, input_shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> None:
-        """Makes an empty cache.
+        """Makes an empty cache; in a stack of layers, one for each layer.
 
         Args:
           input_shape: ``(*batch, length, in_features)``; `length` is how many positions the cache has.
           dtype: dtype of the cache.
+
+        Raises:
+          LayerError: the last size is not that of inputs.
 
         >>> import declax as dx
         >>> layer = dx.MultiHeadAttention(4, 16, decode=True, rngs=dx.Rngs(0))
@@ -352,10 +355,20 @@ class MultiHeadAttention(_Heads):
         >>> layer(x[:, 4:]).shape, int(layer.cache_index)
         ((2, 1, 16), 5)
         """
-        shape = (*input_shape[:-1], self._kv_heads, self.head_dim)
+        if len(input_shape) < 2 or input_shape[-1] not in (self.in_features, self.in_kv_features):
+            raise errors.LayerError(
+                field_of(self, "init_cache"),
+                "this is not the shape of an input",
+                expected=f"(*batch, length, {self.in_features})",
+                got=repr(tuple(input_shape)),
+                fix="attention.init_cache((*batch, length, in_features))",
+            )
+        kernel = getattr(self.key, "kernel", None)  # a program may have replaced the layer
+        stack = () if kernel is None else kernel.shape[:-3]  # the axes of the layers in a `Stacked`
+        shape = (*stack, *input_shape[:-1], self._kv_heads, self.head_dim)
         self.cached_key = Cache(jnp.zeros(shape, dtype))
         self.cached_value = Cache(jnp.zeros(shape, dtype))
-        self.cache_index = Cache(jnp.zeros((), jnp.int32))
+        self.cache_index = Cache(jnp.zeros(stack, jnp.int32))
 
     def set_view(
         self,
