@@ -390,6 +390,13 @@ def test_with_rngs_makes_nothing_in_place() -> None:
 # ---- reseed
 
 
+def test_a_decorator_refuses_what_is_not_a_seed():
+    """Also a model that is given by name, since all names are those of streams."""
+    with pytest.raises(RngError, match=r"Rngs\.node: this is not a seed or a key") as caught:
+        reseed(node=Dropout(0.5, rngs=Rngs(0)))
+    assert caught.value.got == "a value of type Dropout"
+
+
 @pytest.mark.parametrize("seed", [3, jax.random.key(4), jax.random.PRNGKey(4)])
 def test_reseed_gives_the_keys_of_the_peer(nnx: Any, seed: Any) -> None:
     theirs, ours = nnx.Rngs(params=0, dropout=1), Rngs(params=0, dropout=1)

@@ -442,6 +442,8 @@ def reseed(
     (False, 1)
     """
     make = policy if callable(policy) else _POLICIES[policy]
+    if node is MISSING:
+        Rngs(**stream_keys)  # raises for what is not a seed, such as a model in `reseed(node=model)`, before any call
 
     def replace(given: Any) -> RngBackups:
         rules: Rules = [(name, None) for name in stream_keys]
