@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         @property
         def dtype(self) -> np.dtype[Any]:
             """Its dtype."""
+            ...
 
     Dtype: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDtype
     """Arguments of `jax.numpy.dtype`: scalar types, dtypes and their names."""
