@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from declax import errors
 from declax._fields.interning import Shared
@@ -36,7 +36,7 @@ _DESCRIPTIONS: Final[weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], Desc
 """By the `update` of a transformation, or the transformation: its `init`, and its Spec."""
 
 
-def is_transformation(value: object) -> bool:
+def is_transformation(value: object) -> TypeGuard[Transformation]:
     """Whether an object has the methods of an optax transformation."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
