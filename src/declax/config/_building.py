@@ -15,7 +15,7 @@ from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, with_article
-from declax.training._transformation import Description, Transformation, describe_by, is_transformation
+from declax.training._transformation import Description, describe_by, is_transformation
 
 PATH_ATTRIBUTE: Final = "config_path"
 
@@ -112,7 +112,7 @@ class Builder(SpecVisitor):
             note_config_path(error, path, parameters.name)
             raise
         if not (spec.has_refs or parameters.takes_rngs) and is_transformation(made):
-            describe_by(cast(Description, spec), cast(Transformation, made))  # it compares and pickles by its spec
+            describe_by(cast(Description, spec), made)  # it compares and pickles by its spec
         return made
 
 
