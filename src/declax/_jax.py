@@ -1,6 +1,6 @@
 """The few private names of jax that are worth their risk; nothing else imports them.
 
-A *mark* identifies a trace without keeping it alive; marks of one trace are the same object.
+A *trace token* identifies a trace without keeping it alive; tokens of one trace are the same object.
 ``tests/unit/test_jax.py`` tells when one of these names moves.
 """
 
@@ -23,24 +23,24 @@ from declax.errors import DeclaxError
 F = TypeVar("F", bound=Callable[..., Any])
 
 trace_state: Final[Any] = _core.trace_state
-"""Its ``value`` is the mark of the current trace: one C call, about 25 ns.
+"""Its ``value`` is the token of the current trace: one C call, about 25 ns.
 
 The public way to ask (an opaque trace state) costs over thirty times as much,
 and the question is asked whenever a pytree is rebuilt.
 """
 
 TOP: Final[Any] = _core.eval_trace._weakref
-"""The mark of the top level, outside of all transforms."""
+"""The token of the top level, outside of all transforms."""
 
 
 def current_trace() -> Any:
-    """The mark of the trace at which JAX runs now."""
+    """The token of the trace at which JAX runs now."""
     return trace_state.value
 
 
-def outer_marks(mark: Any) -> list[Any]:
-    """The marks of the traces around that of a mark, the top level last."""
-    found, trace = [], mark()
+def outer_trace_tokens(trace_token: Any) -> list[Any]:
+    """The tokens of the traces around a trace, the top level last."""
+    found, trace = [], trace_token()
     while (trace := getattr(trace, "parent_trace", None)) is not None:
         found.append(trace._weakref)
     return [*found, TOP]

@@ -116,5 +116,5 @@ SOWN_KEY: Final = "_pytree__sown"
 CAPTURES_KEY: Final = "__captures__"
 """The attribute with the values that a module sows during a captured call."""
 INTERNAL_KEYS: Final = frozenset({LAYOUT_KEY, TRACE_KEY, BOUND_KEY, RECORD_KEY, SOWN_KEY})
-"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its mark, its binding, the
+"""The entries of a Pytree's ``__dict__`` that are not attributes: its layout, its trace token, its binding, the
 arguments of its construction, and the names of values sown while tracing."""

@@ -75,12 +75,12 @@ class PytreeMeta(_ProtocolMeta):
             return defer_call(cls, args, kwargs)
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
-        mark = _jax.trace_state.value
+        trace_token = _jax.trace_state.value
         try:
-            if mark is _jax.TOP:
+            if trace_token is _jax.TOP:
                 self = super().__call__(*args, **kwargs)
             else:
-                self = _construct_marked(cls, mark, args, kwargs)
+                self = _construct_in_trace(cls, trace_token, args, kwargs)
         except Exception as error:
             if isinstance(error, TypeError):
                 _explain_arguments(cls, kwargs)
@@ -132,11 +132,11 @@ def _without_policy(parameter: inspect.Parameter, fields: Mapping[str, dataclass
     return parameter.replace(default=factory.usual) if isinstance(factory, DtypeDefault) else parameter
 
 
-def _construct_marked(cls: Any, mark: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As `type.__call__`, with the trace's mark set before ``__init__`` runs."""
+def _construct_in_trace(cls: Any, trace_token: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `type.__call__`, with the trace token set before ``__init__`` runs."""
     self = cls.__new__(cls, *args, **kwargs)
     if isinstance(self, cls):
-        self.__dict__[TRACE_KEY] = mark
+        self.__dict__[TRACE_KEY] = trace_token
         self.__init__(*args, **kwargs)
     return self
 
@@ -278,9 +278,9 @@ class Pytree(metaclass=PytreeMeta):
             attributes[RECORD_KEY] = attributes[RECORD_KEY].seal(attributes)
         if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
             set_layout(self, Layout.of(cls, attributes[LAYOUT_KEY].statuses))
-        mark = _jax.current_trace()
-        if mark is not _jax.TOP:
-            attributes[TRACE_KEY] = mark
+        trace_token = _jax.current_trace()
+        if trace_token is not _jax.TOP:
+            attributes[TRACE_KEY] = trace_token
         settle(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

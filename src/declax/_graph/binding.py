@@ -20,7 +20,7 @@ from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.flattening import HAS_INDEX, LEAF, NODE, OBJECT, Contents, GraphDef, Source, Walk, walk, walk_tokens
 from declax._graph.nodes import not_a_tree
-from declax._graph.unflattening import check_marks, publish
+from declax._graph.unflattening import check_trace_tokens, publish
 from declax._modes import is_graph, is_graph_mode
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
@@ -108,13 +108,13 @@ class PlainLeaves:
             grouped = self._group(positions)
             written = self._written = grouped, _getter(grouped.variable_ranks), _getter(grouped.ranks)
         (_, variables, _, nodes, names, _), pick_variables, pick = written
-        values, mark = tuple(new), _jax.current_trace()
-        views = check_marks(variables)
+        values, trace_token = tuple(new), _jax.current_trace()
+        views = check_trace_tokens(variables)
         dicts: list[dict[Any, Any]] = []
         for owner, count in nodes:
             node = owner()
             attributes: Any = {} if node is None else node.__dict__  # another thread may have removed it
-            if attributes.get(TRACE_KEY, _jax.TOP) is not mark and node is not None:
+            if attributes.get(TRACE_KEY, _jax.TOP) is not trace_token and node is not None:
                 raise wrong_trace(node, names[len(dicts)])
             dicts += (attributes,) * count
         if variables:
@@ -146,7 +146,7 @@ def _getter(keys: Sequence[Any]) -> _Getter:
     return itemgetter(*keys) if len(keys) > 1 else lambda values: [values[key] for key in keys]
 
 
-_mark = attrgetter("_trace")
+_token_of = attrgetter("_trace")
 _call: Any = operator.call
 
 
@@ -159,7 +159,7 @@ class Binding:
       graphdef: the structure.
       variables: the Variable of each leaf; None for other leaves.
       plain: reads and writes the leaves; None if all have a Variable.
-      mark: the trace of all Variables, or `MISSING` if they differ.
+      trace_token: the trace of all Variables, or `MISSING` if they differ.
       is_fixed: whether the epoch alone shows that the graph is the same.
       is_kept: whether values are kept for a write epoch: all leaves have Variables outside of traces.
     """
@@ -176,9 +176,9 @@ class Binding:
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
         variables = [v for v in found.variables if v is not None] if found.plain else found.variables
-        is_one = len(set(map(id, map(_mark, variables)))) == 1
-        self.mark: Any = _mark(variables[0]) if is_one else MISSING
-        self.is_kept: bool = self.plain is None and self.mark is _jax.TOP
+        is_one = len(set(map(id, map(_token_of, variables)))) == 1
+        self.trace_token: Any = _token_of(variables[0]) if is_one else MISSING
+        self.is_kept: bool = self.plain is None and self.trace_token is _jax.TOP
         self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
 
     def __del__(self, epoch: Any = epoch) -> None:

@@ -208,14 +208,14 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     """
     binding = bind(node, graph)
     predicate = predicate_of(only, "set_metadata, only")
-    mark = _jax.current_trace()
+    trace_token = _jax.current_trace()
     changes: list[tuple[Variable[Any], Metadata]] = []
     for path, variable in zip(binding.graphdef.definition.paths, binding.variables, strict=True):
         if variable is None or not ask(predicate, path, variable):
             continue
         cls = type(variable)
         cls._check_metadata(metadata)
-        if variable._trace is not mark:
+        if variable._trace is not trace_token:
             raise foreign_trace(variable, f"metadata (at {format_path(path)})")
         changes.append((variable, Metadata.of({**variable._metadata, **metadata}, type_name(cls))))
     if not changes:

@@ -201,9 +201,9 @@ def _copy_node(value: Any) -> Any:
     made.__dict__.update({name: attributes[name] for name in names})
     if LAYOUT_KEY in attributes:
         made.__dict__[LAYOUT_KEY] = attributes[LAYOUT_KEY]
-    mark = _jax.current_trace()
-    if mark is not _jax.TOP:
-        made.__dict__[TRACE_KEY] = mark
+    trace_token = _jax.current_trace()
+    if trace_token is not _jax.TOP:
+        made.__dict__[TRACE_KEY] = trace_token
     return made
 
 

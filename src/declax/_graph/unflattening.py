@@ -210,9 +210,9 @@ def build_slots(
 ) -> list[Any]:
     """As `build`, with the objects of earlier graphs; returns the value of each slot."""
     blueprint = blueprint_of(graphdef)
-    mark = _jax.trace_state.value
+    trace_token = _jax.trace_state.value
     if variables is None:
-        slots = _new_variables(blueprint, leaves, metadata, mark)
+        slots = _new_variables(blueprint, leaves, metadata, trace_token)
     else:
         slots = [variables[position] for position in blueprint.variable_leaves]
     nodes: list[Any] = [new(cls) for cls, new, *_ in blueprint.nodes]
@@ -231,19 +231,21 @@ def build_slots(
             attributes[name] = copier()
         for name in names:
             attributes[name] = next(children)
-    if mark is not _jax.TOP:
+    if trace_token is not _jax.TOP:
         for node in nodes:
-            node.__dict__[TRACE_KEY] = mark
+            node.__dict__[TRACE_KEY] = trace_token
     return slots
 
 
-def _new_variables(blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequence[Any] | None, mark: Any) -> list[Any]:
+def _new_variables(
+    blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequence[Any] | None, trace_token: Any
+) -> list[Any]:
     raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.has_plain else leaves
     metadata = blueprint.metadata if metadata is None else metadata
     made: list[Any] = []
     for start in range(0, len(blueprint.classes), BATCH):
         batch = slice(start, start + BATCH)
-        made += new_variables(blueprint.classes[batch], raw_values[batch], metadata[batch], mark)
+        made += new_variables(blueprint.classes[batch], raw_values[batch], metadata[batch], trace_token)
     return made
 
 
@@ -310,13 +312,13 @@ def apply_change(
     existing = {slot: objects[origin] for slot, origin in zip(own, change.origins, strict=True) if origin >= 0}
     slots: list[Any] = [*[None] * blueprint.count, *known]
     writes = _fill_variables(blueprint, slots, leaves, existing, metadata or blueprint.metadata)
-    views = check_marks(variable for variable, _, _ in writes)
+    views = check_trace_tokens(variable for variable, _, _ in writes)
     for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
         slots[slot] = existing[slot] if slot in existing else node.new(node.cls)
     for slot, position in blueprint.plain_leaves:
         slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
     fill(blueprint, slots)
-    mark = _jax.current_trace()
+    trace_token = _jax.current_trace()
     edits: list[tuple[dict[Any, Any], dict[Any, Any], list[Any]]] = []
     every_child = map(slots.__getitem__, blueprint.children)
     for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
@@ -324,10 +326,10 @@ def apply_change(
         children = list(islice(every_child, len(node.names)))
         if slot not in existing:
             attributes.update(node.attributes(children))
-            if mark is not _jax.TOP:
-                attributes[TRACE_KEY] = mark
+            if trace_token is not _jax.TOP:
+                attributes[TRACE_KEY] = trace_token
         elif not node.is_in(attributes, children):
-            edits.append((attributes, *_differences(slots[slot], node.attributes(children), mark)))
+            edits.append((attributes, *_differences(slots[slot], node.attributes(children), trace_token)))
     is_structural = any(variable._metadata is not notes for variable, _, notes in writes)
     for variable, value, notes in writes:
         set_raw(variable, value)
@@ -355,13 +357,13 @@ def note_sown(node: Pytree, name: str) -> None:
         attributes.setdefault(SOWN_KEY, set()).add(name)
 
 
-def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[dict[Any, Any], list[Any]]:
+def _differences(node: Pytree, wanted: dict[Any, Any], trace_token: object) -> tuple[dict[Any, Any], list[Any]]:
     """The attributes that a node has to get, and the names that it has to lose; raises if it cannot be set now."""
     attributes = tuple(node.__dict__.items())
     own = {name: value for name, value in attributes if name not in INTERNAL_KEYS or name == LAYOUT_KEY}
     changed = {name: value for name, value in wanted.items() if not same_content(own.get(name, MISSING), value)}
     gone = [name for name, value in own.items() if name not in wanted and not isinstance(value, Unmade)]
-    if (changed or gone) and node.__dict__.get(TRACE_KEY, _jax.TOP) is not mark:
+    if (changed or gone) and node.__dict__.get(TRACE_KEY, _jax.TOP) is not trace_token:
         raise wrong_trace(node, next((name for name in (*changed, *gone) if name not in INTERNAL_KEYS), "..."))
     return changed, gone
 
@@ -369,13 +371,13 @@ def _differences(node: Pytree, wanted: dict[Any, Any], mark: object) -> tuple[di
 def _fill_variables(
     blueprint: Blueprint, slots: list[Any], leaves: Sequence[Any], existing: dict[int, Any], metadata: Sequence[Any]
 ) -> list[tuple[Variable[Any], Any, Any]]:
-    mark = _jax.current_trace()
+    trace_token = _jax.current_trace()
     writes = []
     made = zip(blueprint.classes, metadata, blueprint.variable_leaves, strict=True)
     for slot, (cls, notes, leaf) in enumerate(made):
         found = existing.get(slot)
         if found is None:
-            slots[slot] = new_variable(cls, leaves[leaf], notes, mark)
+            slots[slot] = new_variable(cls, leaves[leaf], notes, trace_token)
             continue
         slots[slot] = found
         if found.raw_value is not leaves[leaf] or found._metadata is not notes:
@@ -383,13 +385,13 @@ def _fill_variables(
     return writes
 
 
-def check_marks(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> list[Variable[Any]]:
+def check_trace_tokens(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> list[Variable[Any]]:
     """Checks that Variables may be set at this trace level; returns those that `publish` needs after that."""
-    mark = _jax.current_trace()
+    trace_token = _jax.current_trace()
     views = []
     for variable in variables:
-        if variable is not None and variable._trace is not mark:
-            if not (isinstance(variable._trace, WritesThrough) and variable._trace.trace is mark):
+        if variable is not None and variable._trace is not trace_token:
+            if not (isinstance(variable._trace, WritesThrough) and variable._trace.trace is trace_token):
                 raise foreign_trace(variable, "value", f"{what} to {with_article(type_name(type(variable)))}")
             views.append(variable)
     return views

@@ -23,7 +23,7 @@ from declax._graph.binding import Binding, bind
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.sown import captured_calls, take_captures
-from declax._graph.unflattening import BATCH, blueprint_of, check_marks, publish
+from declax._graph.unflattening import BATCH, blueprint_of, check_trace_tokens, publish
 from declax._modes import is_on
 from declax._state.definition import LeafDef, StateDef
 from declax._state.states import State, as_state
@@ -174,7 +174,7 @@ _is_committed = attrgetter("committed")
 
 def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
     """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, in all other cases."""
-    if fit.faults or not fit.keeps_metadata or binding.mark is not _jax.current_trace():
+    if fit.faults or not fit.keeps_metadata or binding.trace_token is not _jax.current_trace():
         return False
     variables = cast("list[Any]", binding.variables)
     if not fit.is_whole:
@@ -238,7 +238,7 @@ def _as_jax_has_it(old: Any, new: Any) -> Any:
 
 def _apply_writes(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
-    views = check_marks((binding.variables[position] for position in writes), "update")
+    views = check_trace_tokens((binding.variables[position] for position in writes), "update")
     in_refs = _take_refs(binding, writes)
     plain = _plain_writes(root, binding, writes) if binding.plain is not None else []
     for ref, content in in_refs:

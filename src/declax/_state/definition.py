@@ -236,12 +236,12 @@ def leaf_def_of(value: Any) -> LeafDef:
 
 def values_of(definition: StateDef, leaves: Sequence[Any]) -> list[Any]:
     """The leaves as values, with new Variables."""
-    mark = current_trace()
+    trace_token = current_trace()
     columns = definition.columns
     if columns is not None:
-        return new_variables(columns[0], leaves, columns[1], mark)
+        return new_variables(columns[0], leaves, columns[1], trace_token)
     return [
-        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], mark)
+        leaf if leaf_def is None else new_variable(leaf_def[0], leaf, leaf_def[1], trace_token)
         for leaf_def, leaf in zip(definition.leaf_defs, leaves, strict=True)
     ]
 
@@ -438,9 +438,9 @@ def no_attribute(name: str, tree: Tree) -> MissingAttributeError:
     return MissingAttributeError(f"State.{name}", no_such_path(name, tree))
 
 
-def check_trace(mark: Any, path: Path, value: Any = MISSING) -> None:
-    """Checks that a State of this mark may be written at a path, or deleted there."""
-    if current_trace() is not mark:
+def check_trace(trace_token: Any, path: Path, value: Any = MISSING) -> None:
+    """Checks that a State of this trace may be written at a path, or deleted there."""
+    if current_trace() is not trace_token:
         raise TraceContextError(
             format_path(path),
             "a State was changed from another trace level than its own",

@@ -143,7 +143,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
     _rest: Kept | View | Live | None
     """The cache of a State, if any; for a view of another State or of a model, its place."""
     _trace: Any
-    """The mark of the trace that may write; a nested view has that of its root."""
+    """The token of the trace that may write; a nested view has that of its root."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         if isinstance(entries, FlatState):

@@ -20,7 +20,7 @@ _trace_state: Final = _jax.trace_state
 
 
 class View(WritesThrough):
-    """The place of a nested State in its root, and the mark of a Variable that writes a leaf of the root."""
+    """The place of a nested State in its root, and the token of a Variable that writes a leaf of the root."""
 
     __slots__ = ("path", "root")
 
@@ -30,7 +30,7 @@ class View(WritesThrough):
 
     @property
     def trace(self) -> Any:
-        """The mark of the trace of the State."""
+        """The token of the trace of the State."""
         return self.root._trace
 
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:

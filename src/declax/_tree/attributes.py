@@ -158,9 +158,9 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
 def wrong_trace(self: Any, name: Any) -> DeclaxError:
     """The error of changing an object from another trace level than its own, or one that is read only."""
     cls = type_name(type(self))
-    mark = self.__dict__.get(TRACE_KEY)
-    if isinstance(mark, ReadOnly):
-        return mark.refusal(_place(self, name))
+    trace_token = self.__dict__.get(TRACE_KEY)
+    if isinstance(trace_token, ReadOnly):
+        return trace_token.refusal(_place(self, name))
     return TraceContextError(
         _place(self, name),
         f"cannot mutate {cls!r} from a different trace level",

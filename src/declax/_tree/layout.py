@@ -256,7 +256,7 @@ def _generate(layout: Layout) -> tuple[Any, Any]:
         "Class": layout.cls,
         "Layout": Layout,
         "deviants": _deviants_of(layout.cls),
-        "local_mark": _jax.trace_state.get_local,
+        "local_token": _jax.trace_state.get_local,
         "trace_state": _jax.trace_state,
         "TOP": _jax.TOP,
         "freeze": freeze,
@@ -364,7 +364,7 @@ def _unflatten_source(layout: Layout, place: Callable[[Name], str], make: Sequen
     lines += [f"    {place(name)} = thaw({place(name)})" for name, _ in layout.snapshots]
     lines += [
         *finish,
-        "    if local_mark() is not TOP and trace_state.value is not TOP:",
+        "    if local_token() is not TOP and trace_state.value is not TOP:",
         f'        self.__dict__["{TRACE_KEY}"] = trace_state.value',
         "    return self",
     ]

@@ -1,6 +1,6 @@
 """Marks of objects that cannot be changed.
 
-An object can be changed only under the trace that it is marked with. These marks are not traces.
+An object can be changed only under the trace of its token. These tokens are of no trace.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from declax.errors import DeclaxError, LayerError, TraceContextError
 
 
 class ReadOnly:
-    """A mark of objects that cannot be changed.
+    """The token of objects that cannot be changed.
 
     Args:
       what: the object that they are part of, and why it is as it is.
@@ -35,13 +35,13 @@ class ReadOnly:
 
 
 class WritesThrough(ReadOnly):
-    """The mark of Variables that are views: a change of one changes the object that it shows."""
+    """The token of Variables that are views: a change of one changes the object that it shows."""
 
     __slots__ = ()
 
     @property
     def trace(self) -> Any:
-        """The mark of the trace that may write."""
+        """The token of the trace that may write."""
 
     def write(self, variable: Any, method: str, *args: Any, **options: Any) -> None:
         """Does the work of a method of the Variable."""
@@ -51,7 +51,7 @@ class WritesThrough(ReadOnly):
 
 
 class EndedTrace(ReadOnly):
-    """The mark, and the value, of a Variable that has outlived the trace of a transform; `kind` names its class."""
+    """The token, and the value, of a Variable that has outlived the trace of a transform; `kind` names its class."""
 
     __slots__ = ("_kind",)
 

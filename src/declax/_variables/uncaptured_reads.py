@@ -41,14 +41,14 @@ class _TraceReads:
     """The uncaptured Variables that one body reads, and the user's frame that read the first."""
 
     def __init__(self) -> None:
-        self._mark: Any = _trace_state.value
+        self._trace_token: Any = _trace_state.value
         self.found: dict[int, Any] = {}
         self.frame: types.FrameType | None = None
 
     @cached_property
     def outer(self) -> list[Any]:
-        """The marks of the traces around that of the body."""
-        return _jax.outer_marks(self._mark)
+        """The tokens of the traces around that of the body."""
+        return _jax.outer_trace_tokens(self._trace_token)
 
     def add(self, variable: Any) -> None:
         """Notes a Variable that was read."""
@@ -114,12 +114,12 @@ def body() -> Generator[None, None, None]:
 
 def warn_if_uncaptured(variable: Any) -> None:
     """Has the outermost body that did not get a Variable warn of it at its end."""
-    mark = variable._trace
-    if isinstance(mark, WritesThrough):
-        mark = mark.trace
-    if mark is _trace_state.value:
+    trace_token = variable._trace
+    if isinstance(trace_token, WritesThrough):
+        trace_token = trace_token.trace
+    if trace_token is _trace_state.value:
         return
     for watched in _here.bodies:
-        if any(mark is outer for outer in watched.outer):
+        if any(trace_token is outer for outer in watched.outer):
             watched.add(variable)
             return

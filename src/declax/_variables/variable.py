@@ -598,21 +598,23 @@ def _check_depth(cls: type[Variable[Any]], value: Any) -> None:
         _FLAT.add(value.__class__)
 
 
-def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, mark: Any) -> V:
+def new_variable(cls: type[V], raw_value: Any, metadata: Metadata, trace_token: Any) -> V:
     """A Variable from its parts: no `__init__`, no hook, no check."""
     variable = _new(cls)
     _set_raw(variable, raw_value)
     _set_metadata(variable, metadata)
-    _set_trace(variable, mark)
+    _set_trace(variable, trace_token)
     return variable
 
 
-def new_variables(kinds: Sequence[type], raw_values: Sequence[Any], metadata: Sequence[Any], mark: Any) -> list[Any]:
+def new_variables(
+    kinds: Sequence[type], raw_values: Sequence[Any], metadata: Sequence[Any], trace_token: Any
+) -> list[Any]:
     """As `new_variable` for each, without a frame of Python for each."""
     made: list[Any] = list(map(_new, kinds))
     run_all(map(_set_raw, made, raw_values))
     run_all(map(_set_metadata, made, metadata))
-    run_all(map(_set_trace, made, repeat(mark)))
+    run_all(map(_set_trace, made, repeat(trace_token)))
     return made
 
 

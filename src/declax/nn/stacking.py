@@ -27,7 +27,7 @@ from declax._tree.layout import BOUND_KEY, TRACE_KEY
 from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable
-from declax._variables.variable import _set_trace as set_mark
+from declax._variables.variable import _set_trace as set_trace_token
 from declax.errors import LayerError, describe
 from declax.transforms._engine.captures import Captures
 from declax.transforms._engine.prefixes import Carry, StateAxes
@@ -393,8 +393,8 @@ def _checked(layer: Any, build: Callable[..., Any]) -> Any:
         raise LayerError("Stacked", "the function does not return a Module", got=describe(layer), fix=EXAMPLE)
     outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}
     for path, part in _with_arrays(layer):
-        mark = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
-        if id(part) in outside or mark is not _jax.current_trace():
+        trace_token = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
+        if id(part) in outside or trace_token is not _jax.current_trace():
             raise _shared(f"{joined('layer', path)}, which the function does not create")
     return layer
 
@@ -455,7 +455,7 @@ def _variables(node: Any) -> list[Variable[Any]]:
 
 def _read_only(copy: X, place: str) -> X:
     """The same copy of layers, which refuses changes from now on."""
-    mark = ReadOnly(
+    trace_token = ReadOnly(
         f"a copy, made by {place}",
         "the layers are stacked in one array, so indexing and iteration copy, and changes of a copy are lost",
         f"copy = dx.clone({place})        # can be changed, and written back\n"
@@ -463,8 +463,8 @@ def _read_only(copy: X, place: str) -> X:
     )
     for _, part in list(iter_graph(copy)):
         if isinstance(part, Variable):
-            set_mark(part, mark)
+            set_trace_token(part, trace_token)
         elif isinstance(part, Pytree):
-            vars(part)[TRACE_KEY] = mark
-            vars(part).pop(BOUND_KEY, None)  # what is bound knows the mark of the Variables
+            vars(part)[TRACE_KEY] = trace_token
+            vars(part).pop(BOUND_KEY, None)  # what is bound knows the token of the Variables
     return copy

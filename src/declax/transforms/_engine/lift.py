@@ -28,7 +28,14 @@ from declax._graph.differences import first_differing, leaves_of_objects, paths_
 from declax._graph.flattening import GraphDef, Walk, walk
 from declax._graph.nodes import is_ref
 from declax._graph.sown import graph_without_sown, sown_attributes
-from declax._graph.unflattening import StructureChange, apply_change, blueprint_of, build_slots, check_marks, publish
+from declax._graph.unflattening import (
+    StructureChange,
+    apply_change,
+    blueprint_of,
+    build_slots,
+    check_trace_tokens,
+    publish,
+)
 from declax._module.running import note_copy
 from declax._tree import epoch
 from declax._tree.epoch import committing
@@ -391,7 +398,7 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
     if binding.plain is None:
-        views = () if binding.mark is _trace_state.value else check_marks(variables)
+        views = () if binding.trace_token is _trace_state.value else check_trace_tokens(variables)
         set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
         publish(views)
         return
