@@ -28,6 +28,7 @@ from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, type_name
 from declax.initializers import NamedInitializer
+from declax.training._transformation import is_transformation
 
 _ATOMS: Final = (type(None), bool, int, float, str)
 
@@ -115,6 +116,8 @@ class DataWriter:
         fix = f"dx.spec({name}, ...) instead of the object, and {name} in the annotation"
         if isinstance(value, type) and isinstance(reader, DtypeReader):
             fix = "a dtype that has a name, such as jnp.float32"
+        elif is_transformation(value):
+            fix = "dx.spec(optax.adamw, ...) instead of the object, with the function and arguments that made it"
         elif callable(value):
             fix = "dx.register_kind(Callable, function), here and where the file is read"
         return ConfigError(

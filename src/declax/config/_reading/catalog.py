@@ -199,7 +199,7 @@ class Catalog:
         classes = [cls for cls in map(_class_of, [m for m in parts if not _is_named(m)]) if isinstance(cls, type)]
         objects = [object if is_only_typed(cls) else cls for cls in classes if not is_spec_class(cls)]
         keeps_specs = any(is_spec_class(_class_of(member)) for member in parts)
-        noun = "a " + " or ".join(names)
+        noun = with_article(" or ".join(names))
         return ChoiceReader(self, choices, noun, annotations, bases, objects, declared, keeps_specs=keeps_specs)
 
     def _choices(self, member: Any, default: object = MISSING) -> dict[str, Any] | None:
