@@ -20,7 +20,7 @@ from declax._graph.flattening import GraphDef
 from declax._graph.nodes import is_ref
 from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
 from declax._graph.unflattening import blueprint_of, build, build_slots
-from declax._graph.updating import checked_plain, join
+from declax._graph.updating import checked_array_leaves, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
 from declax._state.states import State, make_state, show_variables, split_leaves
@@ -208,8 +208,8 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     if captured_calls:
         states, captures = take_captures(states)
     leaves, metadata = join(graphdef, states)
-    if blueprint_of(graphdef).has_plain:
-        leaves = checked_plain(graphdef, leaves, "merge")
+    if blueprint_of(graphdef).has_array_leaves:
+        leaves = checked_array_leaves(graphdef, leaves, "merge")
     if copy is not False and is_on("copy", copy):
         leaves = copy_leaves(leaves, graphdef)
     root = build(graphdef, leaves, metadata)

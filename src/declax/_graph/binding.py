@@ -49,7 +49,7 @@ class _Grouped(NamedTuple):
     ranks: list[int]
 
 
-class PlainLeaves:
+class ArrayLeaves:
     """Reads and writes the leaves of a graph of which some have no Variable."""
 
     __slots__ = ("_constants", "_order", "_read", "_sources", "_variables", "_written")
@@ -158,7 +158,7 @@ class Binding:
     Attributes:
       graphdef: the structure.
       variables: the Variable of each leaf; None for other leaves.
-      plain: reads and writes the leaves; None if all have a Variable.
+      array_leaves: reads and writes the leaves; None if all have a Variable.
       trace_token: the trace of all Variables, or `MISSING` if they differ.
       is_fixed: whether the epoch alone shows that the graph is the same.
       is_kept: whether values are kept for a write epoch: all leaves have Variables outside of traces.
@@ -167,7 +167,8 @@ class Binding:
     def __init__(self, found: Walk, token: object, contents: Contents | None = None) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
         self.variables: list[Variable[Any] | None] = found.variables
-        self.plain: PlainLeaves | None = PlainLeaves(found.plain, found.variables) if found.plain else None
+        leaves = found.array_leaves
+        self.array_leaves: ArrayLeaves | None = ArrayLeaves(leaves, found.variables) if leaves else None
         self._watches: list[Callable[[], bool]] = found.watches
         self.is_fixed: bool = not found.watches
         self._token = token
@@ -175,10 +176,10 @@ class Binding:
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
-        variables = [v for v in found.variables if v is not None] if found.plain else found.variables
+        variables = [v for v in found.variables if v is not None] if leaves else found.variables
         is_one = len(set(map(id, map(_token_of, variables)))) == 1
         self.trace_token: Any = _token_of(variables[0]) if is_one else MISSING
-        self.is_kept: bool = self.plain is None and self.trace_token is _jax.TOP
+        self.is_kept: bool = self.array_leaves is None and self.trace_token is _jax.TOP
         self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
 
     def __del__(self, epoch: Any = epoch) -> None:
@@ -196,7 +197,7 @@ class Binding:
 
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
-        return raw_values(self.variables) if self.plain is None else self.plain.read()
+        return raw_values(self.variables) if self.array_leaves is None else self.array_leaves.read()
 
     def values(self) -> tuple[Any, ...] | None:
         """As `read`, but never between the writes of a compiled call; kept until a Variable is written.
@@ -209,7 +210,7 @@ class Binding:
             with committing:
                 if self._token is not epoch.token:  # by a call that committed before this one had the lock
                     return None
-                found = tuple(raw_values(self.variables) if self.plain is None else self.plain.read())
+                found = tuple(raw_values(self.variables) if self.array_leaves is None else self.array_leaves.read())
             if kept is not None and self.is_kept:
                 kept[id(self)] = found
         return found

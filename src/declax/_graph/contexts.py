@@ -135,7 +135,7 @@ def flatten(
 def _without_outer_refs(graphdef: GraphDef[Any], leaves: list[Any], outer: tuple[int, ...]) -> list[Any]:
     """The leaves, with None for refs that stand for outer ones: JAX lets no function return a ref."""
     blueprint = blueprint_of(graphdef)
-    leaf_of = dict(blueprint.plain_leaves)
+    leaf_of = dict(blueprint.array_leaves)
     own = blueprint.indexed[graphdef.base :]
     kept = {leaf_of[slot] for slot, number in zip(own, outer, strict=True) if number >= 0 and slot in leaf_of}
     return [None if place in kept else leaf for place, leaf in enumerate(leaves)]

@@ -261,7 +261,7 @@ class Walk:
       tokens: the description of the graph.
       types: the exact types of static values, which distinguish 1 from True.
       variables: the Variable of each leaf; None for other leaves.
-      plain: the leaves without a Variable by position, with their sources.
+      array_leaves: the leaves without a Variable by position, with their sources.
       objects: the objects by index, those of earlier graphs first.
       nodes: the indexes of the nodes among them.
       watches: whether values are still the ones that were read; asked before this reading is used again.
@@ -273,7 +273,7 @@ class Walk:
         self.tokens: list[Token] = []
         self.types: list[Any] = []
         self.variables: list[Variable[Any] | None] = []
-        self.plain: dict[int, tuple[Any, Source]] = {}
+        self.array_leaves: dict[int, tuple[Any, Source]] = {}
         self.objects: list[Any] = list(known)
         self.nodes: list[int] = []
         self.watches: list[Callable[[], bool]] = []
@@ -286,14 +286,14 @@ class Walk:
 
     def read(self) -> list[Any]:
         """The raw value of each leaf."""
-        if not self.plain:
+        if not self.array_leaves:
             return raw_values(self.variables)
-        plain = self.plain
-        return [plain[i][0] if found is None else found.raw_value for i, found in enumerate(self.variables)]
+        arrays = self.array_leaves
+        return [arrays[i][0] if found is None else found.raw_value for i, found in enumerate(self.variables)]
 
     def is_in_container(self, position: int) -> bool:
         """Whether a leaf sits in a container, with no Variable around it."""
-        return position in self.plain and self.plain[position][1] is None
+        return position in self.array_leaves and self.array_leaves[position][1] is None
 
     def visit(self, root: Any) -> None:
         """Reads a value and all below it; without recursion, however deep."""
@@ -317,7 +317,7 @@ class Walk:
                     self.tokens.append(REF_TOKEN)
                 else:
                     continue
-                self.plain[len(self.variables)] = value, None if owner is None else (weakref.ref(owner), name)
+                self.array_leaves[len(self.variables)] = value, None if owner is None else (weakref.ref(owner), name)
                 self.variables.append(None)
             elif kind is Kind.CONTAINER:
                 self._visit_container(value, stack, () if owner is not None else name or ())

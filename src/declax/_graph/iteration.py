@@ -79,7 +79,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     """
     predicate = predicate_of(only, "find_duplicates, only")
     binding = bind(node)
-    if binding.graphdef.shared is None and binding.plain is None:
+    if binding.graphdef.shared is None and binding.array_leaves is None:
         return []
     paths: dict[int, list[Path]] = {}
     values: dict[int, Any] = {}

@@ -25,7 +25,7 @@ from declax._graph.nodes import (
     walk_values,
 )
 from declax._graph.unflattening import build
-from declax._graph.updating import checked_plain
+from declax._graph.updating import checked_array_leaves
 from declax._modes import is_graph, is_on
 from declax._state.definition import call_each
 from declax._state.states import State
@@ -76,7 +76,7 @@ def map(  # noqa: A001  # the peers' name
     leaves = call_each("map", f, paths, zip(paths, given, strict=True))
     if is_recreating:
         leaves = [_recreated(value, result) for value, result in zip(given, leaves, strict=True)]
-    leaves = checked_plain(binding.graphdef, leaves, "map")
+    leaves = checked_array_leaves(binding.graphdef, leaves, "map")
     root: N = build(binding.graphdef, leaves, variables=leaves)
     return root
 

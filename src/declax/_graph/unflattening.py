@@ -53,10 +53,10 @@ class Blueprint:
       count, root: the number of slots; the slot of the root.
       classes, metadata: of the Variables, by slot.
       variable_leaves: the position of each Variable's leaf.
-      has_plain: whether some leaves have no Variable.
+      has_array_leaves: whether some leaves have no Variable.
       nodes: how to make each node; alike nodes share one program, which stays in the processor's cache.
       children: the slots of the children of all nodes, in turn.
-      plain_leaves: slots and positions of leaves without a Variable.
+      array_leaves: slots and positions of leaves without a Variable.
       contained: the positions of those that sit in a container, or in an Object.
       containers: the slot, how, keys and child slots of each, inner ones first.
       statics: slots and values.
@@ -75,7 +75,7 @@ class Blueprint:
         self.variable_leaves: list[int] = []
         self.nodes: list[NodeProgram] = []
         self.children: list[int] = []
-        self.plain_leaves: list[tuple[int, int]] = []
+        self.array_leaves: list[tuple[int, int]] = []
         self.containers: list[tuple[int, Any, tuple[Any, ...], tuple[int, ...]]] = []
         self.statics: list[tuple[int, Any]] = []
         self.references: list[tuple[int, int]] = []
@@ -88,9 +88,9 @@ class Blueprint:
                 continue
             self._add(slots[place], token, leaf, children[place], programs)
             leaf += token[0] <= LEAF
-        self.has_plain: bool = bool(self.plain_leaves)
+        self.has_array_leaves: bool = bool(self.array_leaves)
         of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained: set[int] = {position for slot, position in self.plain_leaves if slot not in of_nodes}
+        self.contained: set[int] = {position for slot, position in self.array_leaves if slot not in of_nodes}
         self.containers.reverse()
 
     def _add(
@@ -104,7 +104,7 @@ class Blueprint:
             self.metadata.append(token[2])
             self.variable_leaves.append(leaf)
         elif tag in (REF, LEAF):
-            self.plain_leaves.append((slot, leaf))
+            self.array_leaves.append((slot, leaf))
         elif tag in (NODE, OBJECT):
             key = (token[1], *map(id, token[2]))  # equal values may differ: 1 and True
             if key not in programs:
@@ -220,7 +220,7 @@ def build_slots(
     slots += [None] * (blueprint.count - len(slots))
     if graphdef.base:
         slots += known_objects(graphdef, {}) if known is None else known
-    for slot, position in blueprint.plain_leaves:
+    for slot, position in blueprint.array_leaves:
         slots[slot] = leaves[position]
     fill(blueprint, slots)
     children = map(slots.__getitem__, blueprint.children)
@@ -240,7 +240,7 @@ def build_slots(
 def _new_variables(
     blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequence[Any] | None, trace_token: Any
 ) -> list[Any]:
-    raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.has_plain else leaves
+    raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.has_array_leaves else leaves
     metadata = blueprint.metadata if metadata is None else metadata
     made: list[Any] = []
     for start in range(0, len(blueprint.classes), BATCH):
@@ -315,7 +315,7 @@ def apply_change(
     views = check_trace_tokens(variable for variable, _, _ in writes)
     for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
         slots[slot] = existing[slot] if slot in existing else node.new(node.cls)
-    for slot, position in blueprint.plain_leaves:
+    for slot, position in blueprint.array_leaves:
         slots[slot] = existing.get(slot, leaves[position])  # a ref stays the one that it is
     fill(blueprint, slots)
     trace_token = _jax.current_trace()

@@ -179,7 +179,7 @@ def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
     variables = cast("list[Any]", binding.variables)
     if not fit.is_whole:
         variables = [variables[position] for position in fit.positions.values()]
-    if binding.plain is not None and any(variable is None for variable in variables):
+    if binding.array_leaves is not None and any(variable is None for variable in variables):
         return False
     are_many = jax.device_count() > 1  # devices
     old: list[Any] = []  # dies when all are written: what dies may run code of users
@@ -240,10 +240,10 @@ def _apply_writes(root: Any, binding: Binding, writes: _Writes) -> None:
     """Sets the values, after all checks."""
     views = check_trace_tokens((binding.variables[position] for position in writes), "update")
     in_refs = _take_refs(binding, writes)
-    plain = _plain_writes(root, binding, writes) if binding.plain is not None else []
+    in_arrays = _array_writes(root, binding, writes) if binding.array_leaves is not None else []
     for ref, content in in_refs:
         ref[...] = content
-    _set_all(plain)
+    _set_all(in_arrays)
     for position, (leaf, leaf_def) in writes.items():
         variable = binding.variables[position]
         if variable is None:
@@ -265,8 +265,8 @@ def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
         if not any(isinstance(leaf, jax.Ref) for leaf in inside):
             continue
         if binding.variables[position] is None:
-            assert binding.plain is not None  # this leaf is not in a Variable
-            binding.plain.check(position)
+            assert binding.array_leaves is not None  # this leaf is not in a Variable
+            binding.array_leaves.check(position)
         pairs = list(zip(inside, jax.tree.leaves(new), strict=True))
         in_refs += [
             (ref, jnp.asarray(content[...] if isinstance(content, jax.Ref) else content, ref.dtype))
@@ -278,7 +278,7 @@ def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
     return in_refs
 
 
-def _plain_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
+def _array_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
     """The owner, key and value of each write to a leaf without a Variable, checked."""
     old = binding.read()
     paths = binding.graphdef.definition.paths
@@ -482,12 +482,12 @@ def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, .
     return tuple(order[i][0] for i in range(len(graph.paths))), metadata if is_other else None
 
 
-def checked_plain(graphdef: GraphDef[Any], leaves: Sequence[Any], where: str) -> list[Any]:
+def checked_array_leaves(graphdef: GraphDef[Any], leaves: Sequence[Any], where: str) -> list[Any]:
     """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
     checked = list(leaves)
     blueprint = blueprint_of(graphdef)
     mismatches = []
-    for _, position in blueprint.plain_leaves:
+    for _, position in blueprint.array_leaves:
         value = leaves[position]
         if kind_of(value) not in (Kind.LEAF, Kind.REF) and not is_number(value):
             path = graphdef.definition.paths[position]

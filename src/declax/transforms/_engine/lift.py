@@ -397,12 +397,12 @@ def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> Non
     variables = binding.variables
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
-    if binding.plain is None:
+    if binding.array_leaves is None:
         views = () if binding.trace_token is _trace_state.value else check_trace_tokens(variables)
         set_all_raw(variables, new)  # type: ignore[arg-type]  # none of them is None
         publish(views)
         return
-    binding.plain.write(changed, new)
+    binding.array_leaves.write(changed, new)
 
 
 def _is_current(binding: Binding, plan: Plan, read: Sequence[Any]) -> bool:

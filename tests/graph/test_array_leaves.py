@@ -128,7 +128,7 @@ def test_an_attribute_that_is_gone_is_read_as_missing():
 def test_a_node_that_is_gone_is_not_written():
     outer = dx.List([Pair(), Pair()])
     binding = bind(outer)
-    plain = binding.plain
+    plain = binding.array_leaves
     assert plain is not None
     positions = tuple(i for i, variable in enumerate(binding.variables) if variable is None)
     new = [jnp.full((2,), 10.0 + n) for n in range(len(positions))]
