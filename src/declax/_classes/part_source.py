@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -177,6 +178,9 @@ class PartsFunction:
                     fix=f"{RNGS_LINES}\ndef {part.name}(self): ...        # or a method that draws no keys",
                 )
             made = f"{writer(recipe.build)}(self{f', {self._rngs}' if recipe.takes_rngs else ''})"
+            later = itertools.dropwhile(lambda other: other is not part, self._parts)
+            if not any(other.is_argument for other in later):
+                return made
             return f"{writer(_require_made)}({f'{type_name(self._cls)}.{part.name}'!r}, {made})"
         source = self._variable_source(part, recipe, writer)
         return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
