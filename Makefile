@@ -9,7 +9,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n auto --dist loadfile
+# xdist would begin files with one long test last, and one core would wait for the other.
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
