@@ -186,6 +186,7 @@ def run_doctest(block: Block, module: types.ModuleType, path: Path) -> None:
     assert not results.failed, report.getvalue()
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
