@@ -106,6 +106,10 @@ class Report:
         """Whether further problems are only counted."""
         return self.count >= MAX_PROBLEMS
 
+    def count_one(self) -> None:
+        """Counts a problem that is not shown."""
+        self.count += 1
+
     def add(
         self,
         code: str,

@@ -70,7 +70,7 @@ class Context(Report):
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
         if self.is_full:  # to describe a value takes longer than to read it
-            self.count += 1
+            self.count_one()
             return INVALID
         got = f"a spec of {target_name(value.target)}" if isinstance(value, SpecData) else described(value)
         self.add("wrong-type", path, "the value has the wrong type", expected=expected, got=got, hint=hint)
