@@ -606,7 +606,9 @@ def test_cli_sweeps_where_it_may(train, capsys):
     with pytest.raises(SystemExit) as ended:
         dx.cli(train, ["run.toml", "rate=0.5,0.25"])
     assert ended.value.code == 2
-    assert "allows one run, but the values make 2" in capsys.readouterr().err
+    words = capsys.readouterr().err
+    assert "allows one run, but the values make 2" in words
+    assert "sweep=True" in words
 
 
 def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):

@@ -150,7 +150,8 @@ def cli(
         found = read_all(words, functools.partial(spec_from_config, target, extra=extra))
         if len(found) > 1 and not sweep:
             got = f"{found[0][0].name}, {found[1][0].name}, ..."
-            raise usage_error(f"this script allows one run, but the values make {len(found)}", got=got)
+            problem = f"this script allows one run, but the values make {len(found)}"
+            raise usage_error(problem, got=got, fix="give each field one value, or call dx.cli with sweep=True")
         if not options.show:
             runs = []
             for run, spec in found:
