@@ -12,9 +12,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
 # The tests compile thousands of tiny programs, each run once or twice: optimizing them costs more than it saves, and
 # equal programs of several tests, of both workers and of the next run are compiled once.
-# `XLA_FLAGS= pytest` compiles as users do. XLA ends the process at a flag that it does not know.
-if version("jaxlib").startswith("0.10.") and "XLA_FLAGS" not in os.environ:
-    flags = ("backend_optimization_level=0", "cpu_use_fusion_emitters=false", "cpu_parallel_codegen_split_count=1")
+# `XLA_FLAGS= pytest` compiles as users do.
+if "XLA_FLAGS" not in os.environ:
+    flags = ["backend_optimization_level=0"]
+    if version("jaxlib").startswith("0.10."):  # XLA ends the process at a flag that it does not know
+        flags += ["cpu_use_fusion_emitters=false", "cpu_parallel_codegen_split_count=1"]
     os.environ["XLA_FLAGS"] = " ".join(f"--xla_{flag}" for flag in flags)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "programs"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
