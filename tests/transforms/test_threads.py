@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import declax as dx
+from declax._graph import flattening
 from declax._graph.binding import Binding
 from declax._tree import epoch
 
@@ -226,6 +227,26 @@ def test_a_reader_that_waits_for_a_change_of_structure(name, change):
         step(net)
     thread.join()
     assert seen == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("change", [lambda net: delattr(net, "latest"), lambda net: setattr(net, "more", net.latest)])
+@pytest.mark.parametrize("read", [dx.state, dx.split, dx.clone, dx.jit(lambda net: net.calls.value)])
+def test_a_structure_that_changes_while_it_is_compared(read, change, monkeypatch):
+    """Another thread adds or removes an attribute while a call notes the attributes of the nodes."""
+    net, names_of = Growing(), flattening._compared_names
+
+    def compared_names(attributes):
+        monkeypatch.setattr(flattening, "_compared_names", names_of)
+        names = iter(attributes)
+        next(names)
+        thread = threading.Thread(target=change, args=(net,))
+        thread.start()
+        thread.join()
+        assert len([*names]) == len(attributes) - 1
+        return names_of(attributes)
+
+    monkeypatch.setattr(flattening, "_compared_names", compared_names)
+    read(net)
 
 
 @pytest.mark.parametrize("change", [put_a_new_variable, put_into_the_list, put_a_new_list])
