@@ -58,6 +58,20 @@ def test_what_is_written_is_read_back(full, suffix, tmp_path):
     assert built.tower.build(rngs=dx.Rngs(0)).rest[1] == TIED
 
 
+@pytest.mark.parametrize("place", ["net", "tower.rest.0"])
+@pytest.mark.parametrize("target", ["/embde", "/net/embed", "/tower/rest/0/embed"])
+def test_a_target_that_is_missing_is_named_from_the_part(place, target):
+    """The hint is a path that can be written there."""
+    wrong = NET | {"head": {"$ref": target}}
+    tower = {"first": NET, "rest": [wrong], "named": {}, "embed": EMBED}
+    with pytest.raises(dx.ConfigError, match="the reference has no target") as caught:
+        dx.from_config(Run, {"net": wrong} if place == "net" else {"tower": tower})
+    (problem,) = caught.value.problems
+    assert problem.got == repr(target)
+    assert problem.hint in (None, "did you mean '/embed'?")
+    assert problem.hint is not None or target != "/embde"
+
+
 def test_refs_are_written_from_the_part():
     made = dx.to_config(dx.spec(Run, TIED, TOWER))
     assert made["net"] == NET

@@ -144,10 +144,12 @@ NO_TARGET: Final = "the reference has no target: no earlier part has this path"
 
 def checked_refs(found: Any, context: Context) -> Any:
     """A value that was read, with its Refs checked."""
-    at = {tuple(map(str, path)) for path, _, _ in context.refs}
-    for path, target, _ in context.refs:
+    at = {tuple(map(str, path)) for path, *_ in context.refs}
+    for path, start, keys, _ in context.refs:
+        target = (*start, *keys)
         if (target not in context.parts and target not in at) or tuple(map(str, path))[: len(target)] == target:
-            _add_no_target(context, path, target, context.parts)
+            inside = (part[len(start) :] for part in context.parts if part[: len(start)] == start)
+            _add_no_target(context, path, keys, inside)
     if context.refs and isinstance(found, SpecData) and not context:
         _RefCheck(found, context, ()).run()
     return INVALID if context else found
@@ -178,7 +180,7 @@ class _RefCheck(SpecVisitor):
         super().__init__(root)
         self.start = start
         self.context = context
-        self.readers = {path: reader for path, _, reader in context.refs}
+        self.readers = {path: reader for path, *_, reader in context.refs}
         self.targets: dict[tuple[str, ...], Cursor] = {}  # of Refs, to which others may point
 
     def value(self, value: Any, path: Path, reader: Reader | None) -> Any:

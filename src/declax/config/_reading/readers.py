@@ -40,7 +40,7 @@ class Context(Report):
         super().__init__()
         self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
-        self.refs: list[tuple[Path, tuple[str, ...], Any]] = []
+        self.refs: list[tuple[Path, tuple[str, ...], tuple[str, ...], Any]] = []
         self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
         self.migrate = migrate
         self.max_depth = MAX_DEPTH
@@ -53,7 +53,7 @@ class Context(Report):
 
     def add_ref(self, path: Path, keys: tuple[str, ...], reader: Any) -> None:
         """Records a Ref, which `checked_refs` checks after reading."""
-        self.refs.append((path, (*map(str, self.base), *keys), reader))
+        self.refs.append((path, (*map(str, self.base),), keys, reader))
 
     def trial(self) -> Context:
         """The context for trying one member of a union; trials share the parts that they have read."""
