@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -294,6 +296,28 @@ def test_a_value_that_fits_in_neither_way_is_reported_as_it_reads(run, train, wo
     assert status == 1
     assert "the configuration has one problem" in told
     assert piece in told
+
+
+@pytest.mark.parametrize(
+    ("word", "piece"),
+    [
+        ('part={kind = "Linear", in_features = 3, out_featuers = 4}', "Linear has no parameter 'out_featuers'"),
+        ('part={kind = "Linear", in_features = "x", out_features = 4}', "the string 'x'"),
+        ('anything={"$ref" = "/part"}', "the reference has no target"),
+        ("anything=[1, {kind = 'Linaer'}]", "did you mean 'Linear'?"),
+    ],
+)
+def test_a_table_with_a_mistake_is_no_text(folder, capsys, word, piece):
+    """A file with this table is wrong too."""
+
+    @dataclasses.dataclass
+    class Settings:
+        part: dx.Spec[dx.Linear] | str = "none"
+        anything: Any = None
+
+    with pytest.raises(SystemExit):
+        dx.cli(Settings, [word])
+    assert piece in capsys.readouterr().err
 
 
 def test_a_sweep_reports_a_wrong_override_once(run, train, capsys):

@@ -209,7 +209,7 @@ class Contents:
     __slots__ = ("_classes", "_counts", "_nodes", "_readers", "_values")
 
     def __init__(self, nodes: Sequence[Any]) -> None:
-        attributes = [*map(dict, map(_attributes, nodes))]  # copies, since another thread may change the nodes meanwhile
+        attributes = [*map(dict, map(_attributes, nodes))]  # copies, since another thread may change nodes meanwhile
         self._nodes = [*map(weakref.ref, nodes)]
         self._classes = [*map(type, nodes)]
         self._counts = [*map(len, attributes)]
