@@ -356,6 +356,10 @@ def test_parts_of_settings(run, train):
     status, printed, told = run("summary", "cli_models:Train", "run.toml", "net.dtype=bfloat16")
     assert status == 0
     assert "Train has no arrays of its own. Add the name of a part: net" in told
+    status, printed, told = run("build", "cli_models:Train", "run.toml")
+    assert (status, printed) == (2, "")
+    assert "Train is not a model" in told
+    assert "add the name of a part: net" in told
     status, printed, _ = run("build", "cli_models:Net", "net.toml", "blocks.0", "--seed", "3")
     assert status == 0
     assert "q " in printed

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import jax
 
+from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
@@ -90,7 +91,13 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
 
 
 def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    _summarize(cls, words, output, lambda spec: summary_of(spec.build(rngs=Rngs(options.seed))))
+    def make(spec: Spec[Any]) -> Summary:
+        made = spec.build(rngs=Rngs(options.seed))
+        if not isinstance(made, Pytree) and words.part is None and (parts := _parts(spec)):
+            raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
+        return summary_of(made)
+
+    _summarize(cls, words, output, make)
 
 
 def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
@@ -105,10 +112,13 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         if isinstance(found, SpecSummary) and found.devices is not None:
             data["devices"] = dataclasses.asdict(found.devices)
         output.add(run.name, str(found), data, "table")
-        parts = [name for name, value in spec.arguments.items() if isinstance(value, Spec)]
-        if not found.rows and parts and words.part is None:
+        if not found.rows and words.part is None and (parts := _parts(spec)):
             name = target_name(spec.target)
-            write(f"{name} has no arrays of its own. Add the name of a part: {', '.join(parts)}", "", sys.stderr)
+            write(f"{name} has no arrays of its own. Add the name of a part: {parts}", "", sys.stderr)
+
+
+def _parts(spec: Spec[Any]) -> str:
+    return ", ".join(name for name, value in spec.arguments.items() if isinstance(value, Spec))
 
 
 def _sizes(text: str) -> dict[str, int]:
