@@ -101,6 +101,7 @@ def test_adapters_train_alone() -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.timed  # compiled as users compile it, which trains three times as fast
 def test_the_claims_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts run in this process: adapt.py begins with the training of train_gpt.py, which is done only once."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
