@@ -89,6 +89,22 @@ def test_a_part_that_needs_keys_in_a_class_without_rngs():
     assert "rngs: dx.InitVar[dx.Rngs] = dx.field()" in str(caught.value.fix)
 
 
+def test_a_part_of_constants_that_needs_keys():
+    with pytest.raises(
+        dx.errors.FieldError, match=r"Constant: the class body calls dx\.Linear\(\.\.\.\) without rngs"
+    ) as caught:
+
+        @dx.dataclass
+        class Constant(dx.Module):
+            up = dx.Linear(4, 2)  # type: ignore[call-arg]  # what is being refused
+
+    assert caught.value.fix == (
+        "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()\npart = dx.Linear(..., rngs=rngs)"
+    )
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'rngs'"):
+        dx.Linear(4, 2)  # type: ignore[call-arg]  # what is being refused
+
+
 def test_a_layer_as_the_default_of_a_field_is_a_part():
     @dx.dataclass
     class Layered(dx.Module):

@@ -11,6 +11,7 @@ import copyreg
 import dataclasses
 import functools
 import inspect
+import sys
 import threading
 import weakref
 from abc import ABCMeta
@@ -22,8 +23,10 @@ import numpy as np
 
 from declax import _jax
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
-from declax._fields.class_body import BODY_KEY, ClassBody, collect
+from declax._fields.class_body import BODY_KEY, RNGS_LINES, ClassBody, collect
 from declax._fields.expressions import Expression, defer_call, is_deferred_call
+from declax._fields.refusals import is_class_body
+from declax._fields.sources import class_text
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
 from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
@@ -579,7 +582,15 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
             f"{name} has annotations but no decorator, and takes no arguments",
             fix=f"@dx.dataclass\nclass {name}(...):",
         ) from None
-    parameters = cls.__signature__.parameters.values()
+    signature, frame = cls.__signature__.parameters, sys._getframe(2)
+    required = "rngs" in signature and signature["rngs"].default is inspect.Parameter.empty
+    if required and "rngs" not in kwargs and is_class_body(frame):
+        raise FieldError(
+            str(dict.get(frame.f_locals, "__qualname__")).rpartition("<locals>.")[2],
+            f"the class body calls {class_text(cls)}(...) without rngs",
+            fix=f"{RNGS_LINES}\npart = {class_text(cls)}(..., rngs=rngs)",
+        ) from None
+    parameters = signature.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
