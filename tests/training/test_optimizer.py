@@ -385,8 +385,13 @@ def test_a_state_in_place_of_the_model() -> None:
 
 def test_gradients_that_are_no_state() -> None:
     model = Net()
-    for wrong in (dx.value_and_grad(loss_of)(model), 3.0):
+    for wrong, got, fix in (
+        (dx.value_and_grad(loss_of)(model), "a value of type tuple", "loss, grads = dx.value_and_grad(loss_fn)(model)"),
+        (3.0, "float 3.0", "grads = dx.grad("),
+    ):
         error = refused(model, wrong, "the gradients do not match the parameters")
+        assert error.got == got
+        assert str(error.fix).startswith(fix)
         assert error.expected == "a State with a gradient for each of the 4 Variables that Param matches"
 
 

@@ -173,7 +173,8 @@ class Optimizer(Pytree, Generic[M]):
 
     def _gradients_for(self, model: M, parameters: State[Any], grads: Any) -> State[Any]:
         """The gradients under the definition of the parameters: they may have lost the metadata."""
-        grads = _combined(grads)
+        fix = "grads = dx.grad(loss_fn, argnums=dx.DiffState(0, wrt))(model)   # the same filter"
+        given, grads = grads, _combined(grads)
         if isinstance(grads, Pytree) and not isinstance(grads, State):
             grads = state_of(grads, self.wrt)
         if isinstance(grads, State):
@@ -184,14 +185,15 @@ class Optimizer(Pytree, Generic[M]):
             if not misfit:
                 return make_state(parameters.definition, list(grads.leaves))
         else:
-            misfit = errors.describe(grads)
+            misfit = errors.describe(given)
+            fix = "loss, grads = dx.value_and_grad(loss_fn)(model)" if isinstance(given, tuple) else fix
         raise errors.OptimizerError(
             "Optimizer.update",
             "the gradients do not match the parameters",
             expected=f"a State with a gradient for each of the {len(parameters.paths)} Variables "
             f"that {as_written(self.wrt)} matches",
             got=misfit,
-            fix="grads = dx.grad(loss_fn, argnums=dx.DiffState(0, wrt))(model)   # the same filter",
+            fix=fix,
         )
 
     def _write(self, model: M, parameters: State[Any], slots: list[Any], after: PyTree) -> None:
