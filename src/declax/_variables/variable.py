@@ -651,7 +651,7 @@ def foreign_trace(variable: Any, part: str, where: str | None = None) -> errors.
         got=f"{errors.with_article(name)} that holds {errors.describe(variable.raw_value)}",
         why="the change would happen once, while JAX traces, and a tracer would leak into the Variable.\n"
         + errors.WHERE_CAPTURES_ARE_FOUND,
-        fix=f"pass the {name}, or the model that has it, to the transformed function as an argument",
+        fix=f"pass the {name}, or the model that has it, as an argument, and use a transform of declax, such as dx.jit",
     )
 
 
