@@ -43,7 +43,7 @@ class VariableMaker:
         if dtype is None:
             dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
         stream = computed.pop("stream", self._recipe.stream)
-        key = None if stream is None else _draw(self._cls, self._where, rngs, stream)
+        key = None if stream is None else _draw(self._where, rngs, stream)
         metadata = self._metadata(metadata, sharding, computed)
         value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
@@ -96,7 +96,7 @@ def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> N
         )
 
 
-def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
+def _draw(where: str, rngs: Any, stream: str) -> Any:
     """The next key of a stream; or of the one stream that the constructor got."""
     # a stream, by its own attributes: an Rngs answers for any name with its default stream
     is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
@@ -107,7 +107,7 @@ def _draw(cls: type, where: str, rngs: Any, stream: str) -> Any:
             f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
             expected="dx.Rngs, or one of its streams",
             got=describe(rngs),
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+            fix="rngs=dx.Rngs(0)",
         )
     return draw()
 

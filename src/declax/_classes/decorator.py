@@ -213,7 +213,9 @@ def _check_defaults(cls: type) -> None:
         shared = is_shared(default)
         is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
         if shared or is_data_default or default.__class__.__hash__ is None:
-            text = text_of(default)
+            text = {"ArrayImpl": "jnp.array(...)", "ndarray": "np.array(...)"}.get(type(default).__name__) or text_of(
+                default
+            )
             made = text if len(text) < 60 else "..."
             raise FieldError(
                 where,
