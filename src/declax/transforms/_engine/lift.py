@@ -134,7 +134,8 @@ class Call:
         labels = [...] * len(self.plain) if labels is None else labels
         for name, leaf, label in zip(name_plain(self.structure), self.plain, labels, strict=True):
             if label is not None and not is_array_like(leaf):
-                fix = 'dx.jit(f, static_argnames="...")        # or reach it by the closure; it is compiled in then'
+                argument = name if name.isidentifier() else "..."
+                fix = f'dx.jit(f, static_argnames="{argument}")        # or read it from the closure, as a constant'
                 raise no_array(name, leaf, fix)
         return self
 
