@@ -670,3 +670,16 @@ def test_definitions_have_readable_names():
     names = set(dx.json_schema(Mixed)["definitions"])
     assert all(name[0].isalpha() for name in names), names
     assert {"Mix-or-reference", "reference"} <= names
+
+
+def test_a_part_without_an_annotation_is_no_parameter():
+    class_text = refusal(Inner, {"dim": 2, "up": {"use_bias": False}})
+    assert "Inner has no parameter 'up': the object makes it" in class_text
+    assert "annotate a part in the class to make it a parameter" in class_text
+
+
+@dx.dataclass
+class Inner(dx.Module):
+    dim: int = dx.field()
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, 2, rngs=rngs)

@@ -414,6 +414,8 @@ class CallReader:
             hint = f'{KIND} = "{others[0]}", or remove the key'
         elif key in _FORBIDDEN:
             hint = "random streams are not configuration: pass rngs= when the model is built"
+        elif key in getattr(self.called, "__dataclass_fields__", ()):
+            message, hint = f"{message}: the object makes it", "annotate a part in the class to make it a parameter"
         elif key == "<<":
             hint = "YAML 1.2 has no merge keys: write the keys of the other table here"
         else:
