@@ -240,7 +240,7 @@ class ArgumentLeaves:
             if is_ref(leaf):
                 raise no_ref(name, "this is an array ref, which has no gradient")
             problem = "this is not a real or complex number, so it has no gradient"
-            fix = "argnums=dx.DiffState(0, dx.Param)        # a filter without it, or allow_int=True"
+            fix = "argnums=dx.DiffState(0, filter)        # one that does not match it; or allow_int=True"
             raise TransformError(name, problem, got=describe(leaf), fix=fix)
 
 
