@@ -161,6 +161,21 @@ def test_an_array_in_the_place_of_a_declared_param(make, is_bound):
     assert layer(jnp.ones((1, 3))).tolist() == [[3.0, 3.0]]
 
 
+def test_an_array_in_the_place_of_an_annotated_param():
+    @dx.dataclass
+    class Scale(dx.Module):
+        weight: dx.Param[jax.Array]
+        shift: dx.Param[jax.Array] | jax.Array
+
+    scale = Scale(dx.Param(jnp.ones(3)), dx.Param(jnp.ones(3)))
+    for assign in (lambda: Scale(jnp.ones(3), jnp.ones(3)), lambda: setattr(scale, "weight", jnp.ones(3))):
+        with pytest.raises(dx.errors.StatusError, match=r"Scale\.weight: an array was assigned to a declared"):
+            assign()
+    scale.shift = jnp.zeros(3)
+    assert isinstance(scale.weight, dx.Param)
+    assert isinstance(scale.shift, jax.Array)
+
+
 def test_an_array_in_the_place_of_a_variable_that_was_left_out():
     layer = dx.Linear(3, 2, use_bias=False, rngs=dx.Rngs(0))
     with pytest.raises(dx.errors.StatusError, match=r"Linear.bias: an array was assigned to a declared Variable"):

@@ -16,7 +16,7 @@ import threading
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, get_origin
 
 import jax
 import numpy as np
@@ -402,7 +402,7 @@ def prepare(cls: type[Pytree]) -> None:
         if declared:
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
-        cls._pytree__variables = frozenset(n for n, spec in specs.items() if isinstance(spec.recipe, VariableRecipe))
+        cls._pytree__variables = frozenset(n for n, spec in specs.items() if declared and _is_variable(spec))
         if is_first:
             cls._pytree__layout = _first_layout(cls, specs)
             if cls._pytree__is_pytree and cls not in _registered:
@@ -411,6 +411,12 @@ def prepare(cls: type[Pytree]) -> None:
         cls._pytree__specs = specs
         cls._pytree__is_registered = _HERE
         cls._pytree__is_complete = _HERE if is_complete or not is_first else False
+
+
+def _is_variable(spec: FieldSpec) -> bool:
+    """Whether a field of a dataclass is a Variable: it has a recipe for one, or the annotation of one."""
+    cls = get_origin(spec.annotation) or spec.annotation
+    return isinstance(spec.recipe, VariableRecipe) or (isinstance(cls, type) and issubclass(cls, Variable))
 
 
 _registered = weakref.WeakSet[type]()

@@ -62,7 +62,7 @@ class Layout(Shared):
       statuses: the status of each name, in the order of the names.
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
-      variables: the names of declared Variables, which no array may replace.
+      variables: the names of declared Variables, which an array must not replace.
       looked_into: the classes of values that an assignment to data checks.
     """
 
