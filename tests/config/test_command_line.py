@@ -355,7 +355,7 @@ def test_parts_of_settings(run, train):
     assert "total" in printed
     status, printed, told = run("summary", "cli_models:Train", "run.toml", "net.dtype=bfloat16")
     assert status == 0
-    assert "Train has no arrays of its own. Add the name of a part: net" in told
+    assert "Train has no arrays outside its parts. Add the name of a part: net" in told
     status, printed, told = run("build", "cli_models:Train", "run.toml")
     assert (status, printed) == (2, "")
     assert "Train is not a model" in told

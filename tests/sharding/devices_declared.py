@@ -194,13 +194,13 @@ def test_rules_of_a_variable():
 # ================================================================= errors
 
 MISFITS = {
-    "'mpl' has no rule, and is no axis of the mesh; did you mean 'mlp'?": (
+    "'mpl' has no rule, and is not an axis of the mesh; did you mean 'mlp'?": (
         (8, 8),
         ("mpl", None),
         RULES,
         "dx.sharding_rules({..., 'mpl': None})        # or one of the mesh axes 'data', 'model'",
     ),
-    "its rule names 'models', which is no axis of the mesh": (
+    "its rule names 'models', which is not an axis of the mesh": (
         (8, 8),
         ("mlp", None),
         {"mlp": "models"},

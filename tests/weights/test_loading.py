@@ -344,7 +344,7 @@ def test_saving_is_strict(tmp_path):
         dx.save_weights(model, tmp_path / "m.bin")
     with pytest.raises(WeightsError, match=r"save_weights: \.npz files cannot hold 'kernel'"):
         dx.save_weights(dx.Linear(2, 2, param_dtype=jnp.bfloat16, rngs=dx.Rngs(0)), tmp_path / "m.npz", only=KERNEL)
-    with pytest.raises(WeightsError, match=r"dtype: this is no floating-point dtype"):
+    with pytest.raises(WeightsError, match=r"dtype: this is not a floating-point dtype"):
         dx.save_weights(model, file, dtype="int8")
     same = dx.Dict({"a.b": model, "a": dx.Dict({"b": dx.Linear(2, 2, rngs=dx.Rngs(1))})})
     for use in (dx.save_weights, dx.load_weights):
@@ -450,7 +450,7 @@ def test_arguments_of_wrong_types(tmp_path):
             dx.load_weights(model, tmp_path / "m.safetensors", ignore=ignore)
     with pytest.raises(WeightsError, match="a \\* has no meaning outside of a capture"):
         dx.load_weights(model, tmp_path / "m.safetensors", ignore="blocks.*")
-    with pytest.raises(WeightsError, match="this is no floating-point dtype"):
+    with pytest.raises(WeightsError, match="this is not a floating-point dtype"):
         dx.save_weights(model, tmp_path / "n.safetensors", dtype="nope")
 
     @dx.jit

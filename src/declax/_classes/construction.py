@@ -53,7 +53,7 @@ class UsedUp:
 def install(cls: Any, names: Sequence[str]) -> None:
     """Gives a class its expressions, and the function that makes the parts of its instances.
 
-    The defaults of the named fields are no attributes of the class; those without a specifier are read by descriptors.
+    The defaults of the named fields are not attributes of the class; those without a specifier are read by descriptors.
     """
     fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
     known = expressions_of(cls)
@@ -131,7 +131,7 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
         f"{where}.{part.name}",
         f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
         got=describe(attributes.get(part.name)),
-        why="a part without an annotation is no argument of the constructor, which makes it anew",
+        why="a part without an annotation is not an argument of the constructor, which makes it anew",
         fix=f"{part.name}: ... = {text}        # in {type_name(cls)}: with an annotation it is an argument",
     )
 

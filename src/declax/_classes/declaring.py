@@ -33,7 +33,7 @@ _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 def declare(cls: Any) -> list[str]:
     """Converts the names that a class body binds to expressions to standard fields, and takes the fields of the bases.
 
-    Returns the names of the fields whose defaults are no attributes of the class.
+    Returns the names of the fields whose defaults are not attributes of the class.
     """
     body: BodyNames = cls.__dict__.get(BODY_KEY) or BodyNames()
     _check_shared(cls, body)

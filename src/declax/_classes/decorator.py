@@ -196,7 +196,7 @@ def _check_call(cls: Any) -> None:
 def _check_defaults(cls: type) -> None:
     for name, annotation in own_annotations(cls).items():
         if annotation is ClassVar or get_origin(annotation) is ClassVar:
-            continue  # no field: what all instances share is what it is for
+            continue  # not a field: all instances are meant to share it
         default = cls.__dict__.get(name, dataclasses.MISSING)
         where = f"{type_name(cls)}.{name}"
         if isinstance(default, dataclasses.Field):

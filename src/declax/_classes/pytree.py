@@ -201,7 +201,7 @@ class Pytree(metaclass=PytreeMeta):
             cls._pytree__is_pytree = pytree
         cls._pytree__is_complete = False
         collect(cls, own_annotations(cls))
-        epoch.advance()  # who reloads a module gives its new classes to existing objects, past `__setattr__`
+        epoch.advance()  # reloading a module may give its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
             raise FieldError(
                 type_name(cls),

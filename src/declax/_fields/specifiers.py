@@ -61,7 +61,7 @@ class Status(enum.Enum):
     STATIC = "static"
     """Part of the tree's definition; hashable."""
     SNAPSHOT = "snapshot"
-    """Static and mutable (a list, dict or set): enters as a snapshot."""
+    """Static and mutable (a list, dict or set): a snapshot is part of the tree's definition."""
 
     __hash__ = object.__hash__  # by identity: an Enum's own hash is a Python call
 
@@ -454,7 +454,7 @@ def variable(
 
     Raises:
       FieldError: when the class is created, if the annotation is not a kind of Variable, or the class takes no ``rngs``
-        and `stream` is not None; at construction, for a shape with an entry that is no size.
+        and `stream` is not None; at construction, for a shape with an entry that is not a size.
       InitializerError: at construction, if the initializer returns another shape.
 
     >>> import declax as dx

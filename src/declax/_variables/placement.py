@@ -54,7 +54,7 @@ class Rules(_RulesKey):
       pairs: names, and what they stand for.
       otherwise: what happens with a dimension that cannot be split: it is an error, or replicated with a warning;
         ``"later"`` leaves new Variables to a check of the whole model.
-      reported: what warnings have told; not a part of the value.
+      reported: the warnings given so far; not a part of the value.
     """
 
     reported: set[str]
@@ -355,18 +355,18 @@ def _resolve(
 def _unknown_axis(
     name: Any, axes: Sequence[str], targets: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> _Problem | None:
-    """A name that is no axis of the mesh, itself or by its rule."""
+    """A name that is not an axis of the mesh, neither itself nor by its rule."""
     unknown = next((axis for axis in axes if axis not in sizes), None)
     if unknown is None:
         return None
     known = "        # or one of the mesh axes " + ", ".join(map(repr, sizes))
     if unknown in several(name) and unknown not in targets:
         near = errors.suggest(str(unknown), [*targets, *sizes])
-        text = f"{unknown!r} has no rule, and is no axis of the mesh" + (f"; {near}" if near else "")
+        text = f"{unknown!r} has no rule, and is not an axis of the mesh" + (f"; {near}" if near else "")
         return text, f"dx.sharding_rules({{..., {unknown!r}: None}}){known}"
     of = next(part for part in several(name) if unknown in several(targets.get(part)))
     return (
-        f"its rule names {unknown!r}, which is no axis of the mesh",
+        f"its rule names {unknown!r}, which is not an axis of the mesh",
         f"dx.sharding_rules({{..., {of!r}: None}}){known}",
     )
 
@@ -446,7 +446,7 @@ def is_committed(value: Any) -> bool:
 
 
 def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
-    """A value that takes the place of an old one: where the old one is, unless it has a place of its own.
+    """A value that takes the place of an old one: on the devices of the old one, unless it has its own.
 
     An array that JAX has not committed to devices has none. Nor has one that is whole on each device of the old one, as
     all new arrays are under `jax.set_mesh`. An array of another shape goes where that of a new Variable does.

@@ -697,7 +697,7 @@ def _takes_index(method: Callable[..., Any]) -> bool:
 
 
 def _unpickle(cls: type[V], raw_value: Any, metadata: Metadata) -> V:
-    """A function of its own, since cloudpickle stores a bound class method by the code of the function."""
+    """A separate function, since cloudpickle stores a bound class method by the code of the function."""
     return new_variable(cls, raw_value, metadata, _trace_state.value)
 
 

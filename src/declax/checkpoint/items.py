@@ -71,7 +71,7 @@ def item_of(where: str, name: object, value: Any) -> Item:
     """Reads an item.
 
     Raises:
-      CheckpointError: the name has a dot or is no text, or a leaf can be stored neither as an array nor as JSON.
+      CheckpointError: the name has a dot or is not a text, or a leaf can be stored neither as an array nor as JSON.
     """
     if not isinstance(name, str) or not name or "." in name or "/" in name:
         raise CheckpointError(where, "the name of an item must be a text without dots", got=repr(name)[:80])
@@ -92,7 +92,7 @@ def item_of(where: str, name: object, value: Any) -> Item:
                 "a number or text beside models would not be saved",
                 got=describe(leaf),
                 why="the State of a model has arrays and Variables only",
-                fix=f'{{"{name}": ..., "rest": {{...}}}}        # an item of its own',
+                fix=f'{{"{name}": ..., "rest": {{...}}}}        # a separate item',
             )
     return Item(name, value, _by_text(where, name, _leaves_of_graph(value)), is_graph=True)
 

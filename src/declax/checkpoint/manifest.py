@@ -37,7 +37,7 @@ class LeafRecord:
       value: the JSON value.
       depth: how many keys of the path lead to the Variable, if it holds a tree of arrays.
       kind: the name of the class of the Variable; empty if there is none.
-      metadata: of the Variable; ``{"text": description}`` for a value that is no number or text.
+      metadata: of the Variable; ``{"text": description}`` for a value other than a number or text.
     """
 
     path: LeafPath
@@ -54,7 +54,7 @@ class NodeRecord:
 
     Attributes:
       cls: the name of its class.
-      statics: its static values; ``{"text": description}`` for one that is no number or text.
+      statics: its static values; ``{"text": description}`` for one other than a number or text.
     """
 
     cls: str
@@ -169,7 +169,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint, checked against its digest.
 
     Raises:
-      CheckpointError: the folder is no checkpoint, or the manifest was changed, or a newer version wrote it.
+      CheckpointError: the folder is not a checkpoint, or the manifest was changed, or a newer version wrote it.
     """
     path = folder / NAME
     with open_regular(path, follow_links=False) as file:
@@ -241,7 +241,7 @@ def _node_of(cls: object, statics: Mapping[str, Any]) -> NodeRecord:
     for name, value in statics.items():
         is_described = isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str)
         if isinstance(value, (list, dict)) and not is_described:
-            raise CheckpointError(NAME, f"the static value {name!r:.40} is no number, text or description")
+            raise CheckpointError(NAME, f"the static value {name!r:.40} is not a number, text or description")
     return NodeRecord(_text(cls), statics)
 
 

@@ -1,4 +1,4 @@
-"""Progress: how many bytes are written or read, told to a function of the user."""
+"""Progress: a function of the user that is called with the bytes written or read."""
 
 from __future__ import annotations
 

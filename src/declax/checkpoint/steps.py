@@ -23,10 +23,10 @@ class Checkpoints:
     """The checkpoints of a training run, a folder for each step.
 
     The first `save` claims the folder until `close`, or until the object or the process ends: a second writer gets an
-    error. Readers need no claim. Rests of killed processes are removed by the next writer.
+    error. Readers need no claim. The next writer removes the leftovers of killed processes.
 
     Args:
-      folder: is made if it is missing.
+      folder: created if it is missing.
       keep: how many of the latest checkpoints stay, besides the best; None for all. A checkpoint is removed only when
         this many later ones are complete.
       best: the name of the metric by which the best checkpoint is chosen. Each `save` must give it then.

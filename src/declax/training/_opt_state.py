@@ -1,7 +1,7 @@
 """The state of an optax transformation, with each array in a Variable.
 
-It is the optax state itself, but for the parts that mirror the parameters: optax has States there, and an Optimizer has
-Branches, so that its Variables are parts of the graph.
+It is the optax state itself, except for the parts that mirror the parameters: optax has States there, and an Optimizer
+has Branches, so that its Variables are parts of the graph.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     """A Variable for each array of an optax state.
 
     One that mirrors a parameter of the same shape is an `OptVariable` with the metadata of the parameter, except for
-    hooks on values, and is where it says: its ``optimizer_sharding``, if any, is the sharding of the state.
+    hooks on values. Its ``optimizer_sharding``, if any, is the sharding of the state.
     """
     sources = {
         path: (value, None if leaf_def is None else _of_mirror(leaf_def[1]))

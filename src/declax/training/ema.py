@@ -29,7 +29,7 @@ class EMA(Pytree):
 
     ``average = decay * average + (1 - decay) * parameter``, in the dtype of the parameter
 
-    Integers and random keys have no average: `update` takes their values over.
+    Integers and random keys have no average: `update` copies their values.
 
     Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", https://doi.org/10.1137/0330046.
 
@@ -66,7 +66,7 @@ class EMA(Pytree):
         if not 0 <= decay <= 1:
             raise errors.OptimizerError(
                 "EMA.decay",
-                "an average cannot keep this share",
+                "decay is out of range",
                 expected="a number from 0 to 1, near 1",
                 got=repr(decay),
                 fix="dx.EMA(model, decay=0.999)",

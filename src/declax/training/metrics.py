@@ -46,11 +46,11 @@ class Metric(Pytree):
     """
 
     def reset(self) -> None:
-        """Sets the metric back to its start."""
+        """Resets the metric to its initial state."""
         raise NotImplementedError(f"{type(self).__name__} does not define reset()")
 
     def update(self, **kwargs: Any) -> None:
-        """Takes a batch into the metric, in place."""
+        """Adds a batch to the metric, in place."""
         raise NotImplementedError(f"{type(self).__name__} does not define update()")
 
     def compute(self) -> Any:
@@ -165,7 +165,7 @@ class Welford(_OfValues):
     """Mean and standard deviation of all values, in one pass without cancellation.
 
     Batches are merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances" (1979). The variance is the biased one. NaN before the first update, but for the mean.
+    Computing Sample Variances" (1979). The variance is biased. NaN before the first update, except for the mean.
 
     Args:
       argname: the keyword of `update` that holds the values.

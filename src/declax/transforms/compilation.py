@@ -326,7 +326,7 @@ def cached_partial(
     """A function with its first arguments given.
 
     It is as fast as the function itself, since `jit` caches the structure of models with the models. Nothing is cloned,
-    and the function may change the structure of the models; the next call finds it so.
+    and the function may change the structure of the models; the next call sees the change.
 
     Args:
       f: a function, most often one that `declax.jit` made.

@@ -244,7 +244,7 @@ class _Plan:
         parameters = self._parameters.by_name
         whole = name_of(path)
         names = [whole] if whole in self._transfers else self._parameters.layers[path]
-        # a buffer of its own, since JAX may use it without a copy; memory of a file may change
+        # a separate buffer, since JAX may use it without a copy; memory of a file may change
         made = np.empty(parameters[whole].shape, parameters[whole].dtype)
         for name in names:
             transfer = self._transfers[name]
@@ -295,11 +295,11 @@ def save_weights(
       only: a filter of the parameters to write; None as in `load_weights`.
       dtype: the dtype of floating-point tensors in the file; None keeps that of the parameters.
       max_file_size: in bytes. More than that goes to ``model-00001-of-00002.safetensors`` and so on, with an index
-        ``model.safetensors.index.json``, as `transformers` does. A larger tensor has a file of its own.
+        ``model.safetensors.index.json``, as `transformers` does. A larger tensor has a separate file.
 
     Raises:
       WeightsError: the map is wrong, parameters have no entry in it, two of them have one name, `dtype` is no
-        floating-point dtype, `max_file_size` is no positive int, a file exists, or the model is abstract.
+        floating-point dtype, `max_file_size` is not a positive int, a file exists, or the model is abstract.
       CheckpointError: the file cannot be written, or cannot hold a dtype.
 
     >>> import declax as dx
@@ -310,7 +310,7 @@ def save_weights(
     """
     if dtype is not None and not _is_inexact(dtype):
         raise WeightsError(
-            "save_weights, dtype", "this is no floating-point dtype", got=repr(dtype), fix="dtype=jnp.bfloat16"
+            "save_weights, dtype", "this is not a floating-point dtype", got=repr(dtype), fix="dtype=jnp.bfloat16"
         )
     parameters = Parameters.of(model, only)
     abstract = [path for path, leaf in parameters.leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]

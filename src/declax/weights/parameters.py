@@ -1,4 +1,4 @@
-"""The parameters of a model by name; a layer of a stack has names of its own."""
+"""The parameters of a model by name; each layer of a stack has separate names."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]
         output.add(run.name, str(found), data, "table")
         if not found.rows and words.part is None and (parts := _parts(spec)):
             name = target_name(spec.target)
-            write(f"{name} has no arrays of its own. Add the name of a part: {parts}", "", sys.stderr)
+            write(f"{name} has no arrays outside its parts. Add the name of a part: {parts}", "", sys.stderr)
 
 
 def _parts(spec: Spec[Any]) -> str:

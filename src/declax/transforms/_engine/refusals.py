@@ -192,7 +192,7 @@ def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
     if unknown:
         raise TransformError(
             "out_shardings",
-            f"{unknown[0]!r} of {spec!r} is no axis of the mesh",
+            f"{unknown[0]!r} of {spec!r} is not an axis of the mesh",
             expected="axes of the mesh",
             got=f"a mesh of {sizes}",
             fix=f"jax.P({next(iter(sizes), None)!r})",

@@ -105,7 +105,7 @@ def explain_retrace(f: Callable[..., Any], /) -> None:
             fix="f = dx.jit(f); dx.explain_retrace(f)",
         )
     name = getattr(f, "__name__", repr(f))
-    print("\n".join(_lines(name, traces)))  # noqa: T201  # to print is what it is for
+    print("\n".join(_lines(name, traces)))  # noqa: T201  # its purpose
 
 
 def _lines(name: str, traces: Traces) -> list[str]:
