@@ -259,7 +259,7 @@ class Pytree(metaclass=PytreeMeta):
     def _pytree__finish(self) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
         if self._pytree__is_frozen or not layout_of(self).fits(self):
-            settle(self)
+            fit_layout(self)
         if self._pytree__is_pytree:
             check_pytree(self)
 
@@ -284,7 +284,7 @@ class Pytree(metaclass=PytreeMeta):
         trace_token = _jax.current_trace()
         if trace_token is not _jax.TOP:
             attributes[TRACE_KEY] = trace_token
-        settle(self)
+        fit_layout(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if _is_copied_plainly(self):
@@ -473,22 +473,22 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 # --- new instances ------------------------------------------------------------
 
 
-def resettle(node: Any) -> Layout:
-    """As `settle`, for an instance that was changed past ``__setattr__``; returns its layout."""
+def refresh_layout(node: Any) -> Layout:
+    """As `fit_layout`, for an instance that was changed past ``__setattr__``; returns its layout."""
     cls = type(node)
     if "_pytree__specs" not in cls.__dict__:
         prepare(cls)
     before = layout_of(node)
     if before.cls is not cls:  # the instance was given another class
         set_layout(node, Layout.of(cls, before.statuses))
-    settle(node)
+    fit_layout(node)
     layout = layout_of(node)
     if layout is not before and BOUND_KEY in node.__dict__:
         epoch.advance()
     return layout
 
 
-def settle(self: Pytree) -> None:
+def fit_layout(self: Pytree) -> None:
     """Makes an instance's layout agree with the attributes that it has.
 
     Only frozen dataclasses, unpickled objects, fields that nothing assigned

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeAlias
 import jax
 from typing_extensions import TypeVar
 
-from declax._classes.pytree import Pytree, resettle, writes_by_itself
+from declax._classes.pytree import Pytree, refresh_layout, writes_by_itself
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
@@ -340,11 +340,11 @@ class Walk:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
         if not layout.fits(node):
-            layout = resettle(node)
+            layout = refresh_layout(node)
         try:
             children, statics = layout.flatten(node)
         except KeyError:  # attributes were exchanged past `__setattr__`
-            layout = resettle(node)
+            layout = refresh_layout(node)
             children, statics = layout.flatten(node)
         if self._is_binding and node.__class__.__setattr__ is not Pytree.__setattr__ and writes_by_itself(node):
             self.watches.append(Contents([node]).are_same)
