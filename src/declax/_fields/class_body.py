@@ -50,7 +50,7 @@ class BodyNames:
     def bind(self, name: str, value: Any) -> Any:
         """Names an expression, or a container of expressions; returns the value that the class body reads.
 
-        What has another name already, or stands in a container that has one, gets a reference.
+        An expression that has another name already, or is in a container that has one, gets a reference.
         """
         bound: Expression
         held = value._pytree__value if isinstance(value, Literal) else value  # of field(default=[...])

@@ -465,7 +465,7 @@ def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
 
 
 def within(old: jax.Array, new: Any) -> Any:
-    """What is written into the whole of an array: it stays where it is, on its devices, and so do explicit axes."""
+    """The new value of a whole array, placed as the old one unless it is committed to other devices."""
     if isinstance(old, Tracer):
         there, here = (jax.typeof(value).sharding for value in (old, new))
         is_explicit = AxisType.Explicit in there.mesh.axis_types

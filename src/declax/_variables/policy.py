@@ -24,8 +24,8 @@ class Policy:
 
     In a ``with`` block, layers that are made there take `param` and `compute` as their `param_dtype` and `dtype` unless
     they are given these arguments. So do the declared parts of a module with a field ``policy: dx.Policy``, and the
-    results of its ``__call__`` are in `output`. What a policy leaves None is that of the policy around it, or else as
-    without one. The block holds for this thread or task; a compiled function keeps what it was traced with.
+    results of its ``__call__`` are in `output`. A dtype of None is that of the policy around it, or the
+    usual one. The block holds for this thread or task; a compiled function keeps what it was traced with.
 
     Args:
       param: dtype in which parameters are stored.

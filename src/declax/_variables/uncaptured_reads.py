@@ -113,7 +113,7 @@ def body() -> Generator[None, None, None]:
 
 
 def warn_if_uncaptured(variable: Any) -> None:
-    """Has the outermost body that did not get a Variable warn of it at its end."""
+    """Notes a Variable that a traced function did not receive; the outermost such function warns at its end."""
     trace_token = variable._trace
     if isinstance(trace_token, WritesThrough):
         trace_token = trace_token.trace

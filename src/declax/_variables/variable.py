@@ -619,7 +619,7 @@ def new_variables(
 
 
 def end_trace(variable: Variable[Any]) -> None:
-    """Has each use of a Variable raise, since the trace that it belongs to is over."""
+    """Makes each use of a Variable raise an error, since the trace that it belongs to is over."""
     ended = EndedTrace(errors.type_name(type(variable)))
     _set_raw(variable, ended)
     _set_trace(variable, ended)

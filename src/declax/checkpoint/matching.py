@@ -242,7 +242,7 @@ def _outer_texts(text: str) -> Iterator[str]:
 def with_current_names(items: Sequence[Item], stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], dict[str, str]]:
     """The leaves of items under the current names of fields, and the texts that they had, by the new ones.
 
-    What mirrors the leaves of a model, as the moments of an optimizer and an average do, follows the model.
+    Leaves that mirror those of a model, such as the moments of an optimizer and an average, follow the model.
     """
     made = dict(stored)
     former: dict[str, str] = {}

@@ -83,8 +83,8 @@ def save(
 
     Raises:
       MissingExtraError: the engine is not installed.
-      CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. What was
-        at the path is unchanged.
+      CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. An old
+        checkpoint at the path is unchanged.
 
     >>> import declax as dx
     >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))

@@ -20,7 +20,7 @@ def checkify(
 ) -> Callable[P, tuple[of_jax.Error, R]]:
     """Makes a function of models return the error of a failed check with its result.
 
-    What the function sets is written to the caller's models even if a check fails.
+    Variables that the function sets are written to the caller's models even if a check fails.
 
     Args:
       f: the function.

@@ -103,9 +103,9 @@ def jit(
 ) -> Any:
     """Compiles a function whose arguments may be models.
 
-    What the function does to its arguments happens to the caller's: Variables that it sets, attributes that it adds or
-    removes, references that it makes. Arguments and results may share objects. Captured models, as of a closure, count
-    as arguments. A function that raises leaves all of them as they were.
+    Changes that the function makes to its arguments reach the caller's objects: Variables that it sets, attributes that
+    it adds or removes, references that it makes. Arguments and results may share objects. Captured models, as of a
+    closure, count as arguments. If the function raises, all of them stay unchanged.
 
     Args:
       fun: the function; omit it to use `jit` as a decorator with options.
@@ -593,7 +593,7 @@ MOST: Final = 64
 """The largest number of models, containers and arrays in arguments with a shape; JAX flattens more at each call."""
 
 FEW: Final = 6
-"""So many arrays of a container are looked at by a line of code each; more of them by one for all."""
+"""Up to this many arrays of a container, each has its own line in the guard; more of them share one."""
 
 Guard = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
 """Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
@@ -690,7 +690,7 @@ class _GuardWriter:
         self._leaves: list[str] = []
 
     def demand(self, condition: str) -> None:
-        """Has arguments to meet a condition."""
+        """Requires arguments to meet a condition."""
         self._lines.append(f"if not ({condition}): return None")
 
     def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:

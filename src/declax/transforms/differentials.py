@@ -103,8 +103,8 @@ def vjp(  # type: ignore[misc]  # no signature takes both `*Ts` and any number o
 ) -> Any:
     """Calls a function of models once, and prepares to pull cotangents of its result back.
 
-    What the function sets is written to the caller's models at this call; the pullback writes nothing. Captured
-    models are not differentiated.
+    Variables that the function sets are written to the caller's models at this call; the pullback writes nothing.
+    Captured models are not differentiated.
 
     Args:
       f: the function. Without primals, `vjp` returns a function of them; without `f`, a decorator.
@@ -214,7 +214,8 @@ def jvp(
 ) -> Any:
     """Calls a function of models, and computes the tangent of its result.
 
-    What the function sets is written to the caller's models, without tangents. Captured models have zero tangents.
+    Variables that the function sets are written to the caller's models, without tangents. Captured models have zero
+    tangents.
 
     Args:
       f: the function. Without primals, `jvp` returns a function of primals and tangents; without `f`, a decorator.

@@ -143,7 +143,7 @@ class Compiled(Stage[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it with the arguments of the function, the static ones too.
 
-        What the function sets comes back, as from the function itself.
+        Variables that the function sets are written to the caller's models, as by the function itself.
 
         Raises:
           TransformError: for arguments of another structure, shape or dtype, or other static ones; names what differs.

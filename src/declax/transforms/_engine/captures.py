@@ -517,7 +517,7 @@ class RebuiltClosure:
             )
 
     def point_back(self) -> None:
-        """Has everything that was rebuilt refer to the originals, in case the user's code has kept some of it."""
+        """Makes all rebuilt holders refer to the originals again, in case the user's code has kept one."""
         for source, site in self._filled:
             put_content(source, site.key, content_of(site.source, site.key))
         for names in self.names:
