@@ -30,11 +30,11 @@ GRAMMAR = """...  or True           all leaves
 None or False         no leaves
 dx.Param              Variables of this kind, or values of this type
 'dropout'             Variables with this tag
-(filter, filter)      what any of them takes; also dx.Any(filter, ...), dx.Param | dx.BatchStat
-dx.All(filter, ...)   what all of them take
-dx.Not(filter)        what it does not take
+(filter, filter)      leaves that one of them matches; also dx.Any(filter, ...), dx.Param | dx.BatchStat
+dx.All(filter, ...)   leaves that all of them match
+dx.Not(filter)        leaves that it does not match
 dx.PathContains(key), dx.PathIn(path, ...), dx.PathMatches('blocks.*.kernel')
-lambda path, value: ...   what it says"""
+lambda path, value: ...   leaves for which it returns True"""
 
 
 class BuiltIn(Immutable):

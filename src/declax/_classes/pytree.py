@@ -592,7 +592,7 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
     required = "rngs" in signature and signature["rngs"].default is inspect.Parameter.empty
     if required and "rngs" not in kwargs and is_class_body(frame):
         raise FieldError(
-            str(dict.get(frame.f_locals, "__qualname__")).rpartition("<locals>.")[2],
+            frame.f_code.co_name,
             f"the class body calls {class_text(cls)}(...) without rngs",
             fix=f"{RNGS_LINES}\npart = {class_text(cls)}(..., rngs=rngs)",
         ) from None
