@@ -38,7 +38,7 @@ from declax.errors import GraphError, describe, format_path, type_name, with_art
 
 
 class ValueMismatch(NamedTuple):
-    """One value that does not fit; `got` is empty where `expected` says it all."""
+    """One value that does not fit; `got` is empty if `expected` is a whole sentence."""
 
     path: Path
     expected: str

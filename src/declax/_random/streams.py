@@ -152,7 +152,7 @@ def _next(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def draw(key: Variable[Any], count: Variable[Any]) -> jax.Array:
-    """Draws the next key of a stream; no two threads get the same."""
+    """Draws the next key of a stream; no two threads get the same key."""
     drawn: jax.Array
     with committing:
         drawn, after = _next(key.value, count.value)

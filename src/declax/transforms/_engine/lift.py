@@ -302,10 +302,10 @@ class Plan:
 
     Attributes:
       changed: positions of leaves that got new values, where nothing else changed.
-      change: what became of the structure, if it changed or if roots are returned.
-      tree, is_root: of the output; not known where nothing asks for them.
-      labels: of the arrays, where they have some: the new values, then the output.
-      calls_back: whether the program calls Python while it runs; None where nobody has looked.
+      change: the new structure, if it changed or if roots are returned.
+      tree, is_root: of the output; unknown if nothing reads them.
+      labels: of the arrays, if they have any: the new values, then the output.
+      calls_back: whether the program calls Python while it runs; None if that is not known yet.
     """
 
     __slots__ = ("calls_back", "change", "changed", "flat", "is_root", "labels", "tree")
@@ -394,7 +394,7 @@ def apply(outcome: Outcome, objects: Sequence[Any], values: Sequence[Any]) -> An
 
 
 def write(binding: Binding, changed: tuple[int, ...], new: Iterable[Any]) -> None:
-    """Sets leaves of a graph whose structure stands; none where some are of another trace level."""
+    """Sets leaves of a graph whose structure is unchanged; sets none if some are of another trace level."""
     variables = binding.variables
     if len(changed) < len(variables):
         variables = binding.variables_at(changed)
@@ -446,8 +446,8 @@ def lifted(
 ) -> Callable[..., Outcome]:
     """A function of the leaves of a call that rebuilds objects and calls the user's.
 
-    Labels are those of the call's leaves, where the results are to have some; `adapt` makes a function of these
-    arguments of the user's. Of the graph's leaves, the donated ones count as set.
+    `labels` are those of the call's leaves, if the results need labels; `adapt` turns the user's function into one of
+    these arguments. Donated leaves of the graph count as set.
     """
 
     def call_on_leaves(*leaves: Any) -> Outcome:
