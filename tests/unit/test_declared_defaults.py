@@ -230,3 +230,13 @@ def test_init_vars_with_names_that_the_generated_function_uses(frozen):
 
     assert (Named().parts, Named().size) == ([10, 10, 10], 4)
     assert (Named(range=1).parts, Named(abs=-1, put=6).size) == ([10], 1)
+
+
+def test_a_bound_tells_a_wrong_type_from_a_number_out_of_bounds():
+    @dx.dataclass
+    class Sized(dx.Module):
+        size: int = dx.field(ge=1)
+
+    for wrong, problem in ((0, "out of bounds"), (2.0, "the wrong type"), ("3", "the wrong type")):
+        with pytest.raises(errors.LayerError, match=rf"Sized\.size: this value (is|has) {problem}"):
+            Sized(wrong)

@@ -52,18 +52,18 @@ class ArgumentCheck:
             return
         notes = self._notes
         where = f"{type_name(cls)}.{self.name}"
-        if (notes.ge is not None or notes.le is not None) and not self._is_within(value):
-            raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
+        if notes.ge is not None or notes.le is not None:
+            if self._is_number and not self._has_type(value):
+                raise LayerError(where, "this value has the wrong type", expected=self._bounds, got=describe(value))
+            if self._has_type(value) and not (_is_ordered(notes.ge, value) and _is_ordered(value, notes.le)):
+                raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
         problem = None if notes.check is None else objection(notes.check, value)
         if problem is not None:
             raise LayerError(where, problem, got=describe(value))
 
-    def _is_within(self, value: Any) -> bool:
+    def _has_type(self, value: Any) -> bool:
         kinds = (int, np.integer) if self._is_integer else (int, float, np.integer, np.floating)
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
-            return not self._is_number
-        low, high = self._notes.ge, self._notes.le
-        return bool((low is None or low <= value) and (high is None or value <= high))
+        return isinstance(value, kinds) and not isinstance(value, bool)
 
     @property
     def _bounds(self) -> str:
@@ -72,6 +72,10 @@ class ArgumentCheck:
         if low is None:
             return f"{kind} of at most {high:g}"
         return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
+
+
+def _is_ordered(low: Any, high: Any) -> bool:
+    return bool(low is None or high is None or low <= high)
 
 
 # ================================================================= parts
