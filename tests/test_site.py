@@ -181,6 +181,13 @@ def test_the_site_has_four_parts(pages):
     assert [re.sub(r"<[^>]+>", "", part).strip() for part in parts] == ["Learn", "How to", "Reference", "Explain"]
 
 
+def test_no_page_loads_files_of_another_site(pages):
+    loaded = re.compile(
+        r'<(?:script|img|iframe)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*stylesheet[^>]*href="(?:https?:)?//'
+    )
+    assert not [page for page, found in pages.items() if loaded.search(found.text)]
+
+
 @pytest.mark.parametrize("tool", ["theme-switch-button", "version-switcher", "search-button", "copybutton.js"])
 def test_each_page_has_the_tools_of_a_reader(pages, tool):
     """Dark mode, versions, search, buttons that copy code."""

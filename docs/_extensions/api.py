@@ -187,8 +187,9 @@ def document(name: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The first paragraph up to its first full stop, on one line."""
+    """The first paragraph up to its first full stop, on one line, with formulas as code: MathJax is on another site."""
     paragraph = " ".join(text.split("\n\n")[0].split())
+    paragraph = re.sub(r":math:`(.*?)`", lambda math: "``" + re.sub(r"\\mathrm|[{}\\]", "", math[1]) + "``", paragraph)
     return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
 
 
