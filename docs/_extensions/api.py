@@ -27,13 +27,13 @@ TOPICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "random": ("Random numbers", "streams of keys", ("_random",)),
     "layers": ("Layers", "linear, convolution, attention, recurrent, normalization, dropout, pooling", ("nn",)),
     "functions": ("Activation functions", "functions without parameters", ("nn.activations",)),
-    "initializers": ("Initializers", "what makes the first value of a parameter", ("initializers",)),
+    "initializers": ("Initializers", "functions that make the first value of a parameter", ("initializers",)),
     "training": ("Training", "optimizers, averages, adapters", ("training", "_variables.selection")),
-    "metrics": ("Metrics", "what a training loop counts", ("training.metrics",)),
+    "metrics": ("Metrics", "numbers that accumulate over batches", ("training.metrics",)),
     "transforms": ("Transforms", "jit, derivatives, vmap, loops and branches for models", ("transforms",)),
     "graph": ("Graphs", "models as a structure and values", ("_graph",)),
     "states": ("States", "values by path", ("_state",)),
-    "filters": ("Filters", "which Variables and leaves are meant", ("_filters",)),
+    "filters": ("Filters", "selections of Variables and leaves", ("_filters",)),
     "devices": (
         "Several devices",
         "shardings and meshes",
@@ -44,10 +44,19 @@ TOPICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "displays": ("Displays", "models as text, tables and pictures", ("_displays", "_tree")),
     "errors": ("Errors and warnings", "exceptions, each with its code", ("errors",)),
     "other": ("Types and modes", "types of arguments, global modes, the version", ("_typing", "_modes", "_version")),
-    "modules_of_nnx": ("Modules with the names of NNX", "modules that NNX programs import from", ()),
+    "modules_of_nnx": ("Modules with the names of NNX", "import paths of NNX programs", ()),
 }
 # Modules whose own public names belong to a topic too.
 MODULES = {"metrics": "declax.training.metrics", "initializers": "declax.initializers", "errors": "declax.errors"}
+
+# Names without a docstring of their own.
+DESCRIBED = {
+    "InitVar": "The annotation of an argument that construction uses and does not store, as in dataclasses.",
+    "KW_ONLY": "Makes the fields below it keyword-only: ``_: dx.KW_ONLY``, as in dataclasses.",
+    "Filter": "The annotation of a filter: a kind of Variable, a tag, ``...``, a function, or a tuple of these.",
+    "initializers.ones": "Arrays of ones.",
+    "initializers.zeros": "Arrays of zeros.",
+}
 
 
 def topic_of(module: str) -> str:
@@ -151,6 +160,8 @@ def entry(name: str) -> str:
             f"   This is :literal:`{value.__module__.replace('jax._src.nn.functions', 'jax.nn').split('._src')[0]}."
             f"{value.__name__}`.\n"
         )
+    if name in DESCRIBED:
+        return f".. py:data:: {name}\n\n{indented(document(name))}\n"
     if isinstance(value, ModuleType):
         return f".. py:module:: declax.{name}\n\n{indented(document(name))}\n"
     if inspect.isclass(value) and value.__name__ == name.rpartition(".")[2]:
@@ -173,6 +184,8 @@ def is_of_jax(value: Any) -> bool:
 def document(name: str) -> str:
     """The docstring of a value, or the string under the assignment that makes it."""
     value = value_of(name)
+    if name in DESCRIBED:
+        return DESCRIBED[name]
     if isinstance(value, ModuleType) or inspect.isclass(value) or inspect.isroutine(value) or is_of_jax(value):
         return inspect.getdoc(value) or ""
     module = exports("declax").get(name, "declax")

@@ -176,7 +176,7 @@ def _regex_of(pattern: str) -> re.Pattern[str]:
 
 
 class OfType(BuiltIn):
-    """Takes values of a type, and values whose attribute ``type`` is a subclass of it.
+    """Matches values of a type, and values whose attribute ``type`` is a subclass of it.
 
     Args:
       type: a kind of Variable, or any class.
@@ -212,7 +212,7 @@ def _is_kind(cls: type) -> bool:
 
 
 class WithTag(BuiltIn):
-    """Takes Variables with this ``tag`` in their metadata, and values with an attribute ``tag`` of this text.
+    """Matches Variables with this ``tag`` in their metadata, and values with an attribute ``tag`` of this text.
 
     The keys and counts of random streams have the name of the stream as tag.
 
@@ -274,7 +274,7 @@ class _Combination(BuiltIn):
 
 
 class Any(_Combination):
-    """Takes what any of its filters takes; without filters, nothing.
+    """Matches the leaves that any of its filters matches; without filters, no leaves.
 
     >>> import declax as dx
     >>> dx.Any(int, str)((), 1)
@@ -286,7 +286,7 @@ class Any(_Combination):
 
 
 class All(_Combination):
-    """Takes what all of its filters take; without filters, everything.
+    """Matches the leaves that all of its filters match; without filters, all leaves.
 
     >>> import declax as dx
     >>> dx.All(int, dx.PathContains("a"))(("b",), 1)

@@ -75,7 +75,7 @@ class ConstructionError(DeclaxError, TypeError, code="construction"):
 
 
 class InitializerError(DeclaxError, ValueError, TypeError, code="initializer"):
-    """An initializer gave something else than its field declares."""
+    """An initializer returned a value that differs from the declaration of its field, such as in shape."""
 
 
 class StatusError(DeclaxError, ValueError, TypeError, code="status"):
@@ -131,7 +131,7 @@ class AbstractModelError(TransformError):
 
 
 class ShardingError(DeclaxError, ValueError, code="sharding"):
-    """What Variables declare of their place on devices does not fit the mesh."""
+    """The shardings that Variables declare do not fit the mesh."""
 
 
 class OptimizerError(DeclaxError, ValueError, TypeError, code="optimizer"):

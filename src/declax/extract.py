@@ -1,4 +1,4 @@
-"""Models as trees of States, under the peer's name of their module."""
+"""Models as trees of States, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Filters by name: everything that says which leaves of a graph are meant."""
+"""The filters that select leaves of a graph, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

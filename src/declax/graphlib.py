@@ -1,4 +1,4 @@
-"""Graphs: split and merged, read and changed; under the peer's name of their module."""
+"""Graphs: split and merged, read and changed; under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

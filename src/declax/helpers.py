@@ -1,4 +1,4 @@
-"""Containers, and the state of a training loop, under the peer's name of their module."""
+"""Containers, and the state of a training loop, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

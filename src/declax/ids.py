@@ -1,4 +1,4 @@
-"""Unique numbers, under the peer's name of their module."""
+"""Unique numbers, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

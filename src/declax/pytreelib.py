@@ -1,4 +1,4 @@
-"""Pytrees, and the status of their attributes, under the peer's name of their module."""
+"""Pytrees, and the status of their attributes, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Random streams, under the peer's name of their module."""
+"""Random streams, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

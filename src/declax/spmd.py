@@ -1,4 +1,4 @@
-"""Sharding by names of axes, under the peer's name of its module."""
+"""Sharding by names of axes, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

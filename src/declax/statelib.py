@@ -1,4 +1,4 @@
-"""States, and functions of them, under the peer's name of their module."""
+"""States, and functions of them, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

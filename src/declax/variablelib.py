@@ -1,4 +1,4 @@
-"""Variables and their kinds, under the peer's name of their module."""
+"""Variables and their kinds, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

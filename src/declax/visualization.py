@@ -1,4 +1,4 @@
-"""Displays, under the peer's name of their module."""
+"""Displays, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

@@ -185,7 +185,7 @@ def _remove(places: Sequence[tuple[Any, Any]]) -> None:
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = None, **metadata: Any) -> None:
-    """Sets metadata of Variables of a graph, in place; on an error, of none.
+    """Sets metadata of Variables of a graph, in place; on an error, nothing changes.
 
     Args:
       node: a model, or a container of models.

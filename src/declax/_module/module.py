@@ -198,7 +198,7 @@ class Module(Pytree):
     def set_attributes(
         self, *filters: Filter, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
     ) -> None:
-        """Sets attributes of all modules inside that have them; on an error, of none.
+        """Sets attributes of all modules inside that have them; on an error, nothing changes.
 
         Args:
           *filters: which modules; without filters, all.

@@ -70,7 +70,7 @@ def init_sharded(
     shardings: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Makes a model in one compiled program, each device its shards only.
+    """Makes a model in one compiled program, in which each device makes its own shards only.
 
     Args:
       make: a class or function that returns a model, several, or a model with its optimizer; or a `Spec`.

@@ -1,4 +1,4 @@
-"""Layers, pooling and activations: the numbers of the peer's, the layers as declared dataclasses."""
+"""Layers, pooling and activations: those of Flax NNX with the same numbers, as declared dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initializers, under the peer's name of their module."""
+"""Initializers, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

@@ -41,7 +41,7 @@ def make_attention_mask(
 
 
 def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Dtype = jnp.float32) -> jax.Array:
-    """Lets each position look at itself and at what comes before.
+    """A mask in which each position may look at itself and at those before it.
 
     Args:
       x: array of shape ``(*batch, length)``; its values do not count.
@@ -60,7 +60,7 @@ def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Dtype = jnp
 
 
 def combine_masks(*masks: jax.Array | None, dtype: Dtype = jnp.float32) -> jax.Array | None:
-    """Lets a query look where all masks let it.
+    """Combines masks: a query may look where all of them allow it.
 
     Args:
       *masks: arrays of as many axes each, whose shapes broadcast; None lets all through.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def mask_by(only: Filter, /) -> Callable[[State[Any]], State[Any]]:
-    """A mask for optax: True for the parameters that a filter takes.
+    """A mask for optax: True for the parameters that a filter matches.
 
     Args:
       only: the filter.
@@ -41,7 +41,7 @@ def mask_by(only: Filter, /) -> Callable[[State[Any]], State[Any]]:
 
 
 def by_filter(transformations: Mapping[Any, Transformation], /) -> optax.GradientTransformation:
-    """An optax transformation that treats each parameter by the first filter that takes it.
+    """An optax transformation that treats each parameter by the first filter that matches it.
 
     Args:
       transformations: by filter, an optax transformation. A text is a pattern of paths, as of `PathMatches`; ``...``

@@ -1,4 +1,4 @@
-"""Loops and batches, under the peer's name of their module."""
+"""Loops and batches, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The other transforms, under the peer's name of their module."""
+"""The other transforms, under the name of this module in Flax NNX."""
 
 from typing import TYPE_CHECKING
 
