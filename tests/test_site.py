@@ -403,6 +403,15 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("nan loss", ("howto/debugging.html",)),
         ("deep copy", ("explain/faq.html",)),
         ("jupyter", ("displays.html",)),
+        ("padding mask", ("explain/faq.html",)),
+        ("double precision", ("explain/faq.html",)),
+        ("change dropout rate", ("explain/faq.html",)),
+        ("custom gradient", ("explain/faq.html",)),
+        ("reset optimizer", ("explain/faq.html",)),
+        ("weight sharing", ("explain/faq.html",)),
+        ("unit test", ("howto/testing.html",)),
+        ("breaking changes", ("explain/versions.html",)),
+        ("windows", ("explain/versions.html",)),
     ],
 )
 def test_search_answers(browser, address, query, first):

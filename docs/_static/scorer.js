@@ -2,6 +2,7 @@
 
 // What readers type, and what the pages say.
 const synonyms = {
+  "breaking changes": "versions and compatibility",
   "data loader": "feed data",
   "deep copy": "copy a model",
   "different learning rate": "learning rate for each layer",
@@ -11,7 +12,10 @@ const synonyms = {
   "nan loss": "nan",
   "stable release": "versions",
   "switch off": "turn off",
+  "tied weights": "share weights",
+  "unit test": "test a model",
   "weight initialization": "initialize the weights",
+  "weight sharing": "share weights",
   batchnorm: "batch norm",
   cuda: "install gpu",
   dataloader: "feed data",
@@ -21,6 +25,7 @@ const synonyms = {
   disable: "turn off",
   identical: "equal",
   jupyter: "notebooks",
+  macos: "operating systems",
   minibatch: "feed data",
   oom: "memory",
   pip: "install",
@@ -28,6 +33,7 @@ const synonyms = {
   pytest: "test a model",
   quickstart: "quick start",
   speed: "profile",
+  windows: "operating systems",
 };
 
 const ENOUGH = 5; // with fewer answers, pages that lack a word of the query follow
