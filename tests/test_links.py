@@ -40,6 +40,12 @@ def test_links_of_a_page_lead_somewhere(page):
     assert not broken
 
 
+def test_the_site_shows_the_figures_of_the_readme():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Speed")[2].partition("\nAll tables:")[0]
+    assert section.count("|") > 30
+    assert section in (ROOT / "docs" / "explain" / "measurements.md").read_text(encoding="utf-8")
+
+
 def test_the_indexes_link_to_every_page():
     docs = ROOT / "docs"
     indexes = [docs / "index.md", *sorted(docs.glob("*/index.md"))]
