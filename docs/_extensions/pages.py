@@ -79,14 +79,15 @@ def with_links_to_notebook(app: Sphinx, page: str, text: str) -> str:
 
 
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
-    """Writes each tutorial as a notebook beside the site, with a first cell that installs declax."""
+    """Writes each tutorial as a notebook beside the site. Its first cell installs declax, or says how."""
     if error is not None or app.builder.format != "html":
         return
     folder = Path(app.outdir, "notebooks")
     folder.mkdir(exist_ok=True)
     repository = app.config.repository
-    source = f" @ git+https://github.com/{repository}" if repository else ""
-    install = f'%pip install -q "declax[examples]{source}"'
+    install = f'%pip install -q "declax[examples] @ git+https://github.com/{repository}"'
+    if not repository:
+        install = '# declax is not on PyPI yet. In a clone of its repository:\n# %pip install -q ".[examples]"'
     for page in app.env.found_docs:
         if is_tutorial(app, page):
             notebook = jupytext.read(str(app.env.doc2path(page)), fmt="py:percent")
