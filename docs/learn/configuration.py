@@ -204,9 +204,8 @@ print((folder / "best.toml").read_text())
 assert dx.spec_from_config(Run, folder / "best.toml") == best.spec
 
 # %% [markdown]
-# A class may use `dx.cli` in many scripts, and the command `declax` checks files without a script: `declax check
-# settings:Run run.toml`. `declax schema` writes a schema, with which editors complete and check the file while you
-# type.
+# Without a script, the command `declax` checks a file: `declax check settings:Run run.toml`. `declax schema` writes a
+# JSON schema, with which editors complete and check the file while you type.
 #
 # ## What to read next
 #

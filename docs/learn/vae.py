@@ -62,9 +62,10 @@ print(dx.summary(model))
 # %% [markdown]
 # ## The loss
 #
-# The loss has two terms. The *misfit* is the cross entropy between the pixels and what the decoder makes of a random
-# code of the image. The *divergence* is small if the codes of all images together look like standard normal numbers;
-# therefore such numbers can serve as codes later.
+# The loss has two terms. The *misfit* is the cross entropy between the pixels and those that the decoder makes from a
+# random code of the image. The *divergence* measures how far the distribution of these codes is from the standard
+# normal one. It keeps the codes of all images near this distribution, so standard normal numbers can serve as codes
+# later.
 #
 # `rngs.normal(shape)` draws from a random stream. Each draw advances the stream, also in compiled functions, so each
 # step sees new noise. A function that draws takes the `Rngs` as an argument.
