@@ -232,6 +232,10 @@ def test_signatures_are_readable(site):
             assert not re.search(r" at 0x|&lt;|: (&#39;|')", text), f"{page.stem}: {text}"
 
 
+def test_tutorials_show_no_addresses_of_objects(pages):
+    assert not [page for page, found in pages.items() if page.startswith("learn/") and " at 0x" in found.text]
+
+
 def test_notebooks_of_the_tutorials(site):
     for tutorial in (ROOT / "docs" / "learn").glob("*.py"):
         notebook = json.loads((site / "notebooks" / f"{tutorial.stem}.ipynb").read_text(encoding="utf-8"))

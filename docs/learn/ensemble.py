@@ -121,7 +121,7 @@ axis.fill_between(points, mean - 2 * spread, mean + 2 * spread, alpha=0.2)
 axis.plot(points, mean, color="tab:blue", label="mean of the ensemble")
 axis.plot(x, y, ".", color="black", markersize=4, label="data")
 axis.set(ylim=(-3, 3))
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # ## One member

@@ -155,7 +155,7 @@ axis.plot(np.array(losses), label=["discriminator", "generator"])
 axis.axhline(2 * np.log(2), color="tab:blue", linestyle=":", linewidth=0.8)
 axis.axhline(np.log(2), color="tab:orange", linestyle=":", linewidth=0.8)
 axis.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # ## The images

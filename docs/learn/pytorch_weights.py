@@ -179,7 +179,7 @@ assert difference < 1e-4
 figure, axis = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
 axis.axline((0, 0), slope=1, color="lightgrey")
 axis.plot(original(images).ravel(), logits.ravel(), ".")
-axis.set(xlabel="logits of the original", ylabel="logits of declax")
+_ = axis.set(xlabel="logits of the original", ylabel="logits of declax")
 
 # %% [markdown]
 # ## And back

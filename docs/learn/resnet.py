@@ -192,7 +192,7 @@ figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 axis.plot(range(1, EPOCHS + 1), np.array(history), marker="o", label=["training", "testing"])
 axis.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1.02))
 axis.grid(alpha=0.3)
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # The accuracy of training is that of all batches of an epoch, during which the model still improves. Later it exceeds

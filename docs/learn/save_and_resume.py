@@ -171,6 +171,7 @@ axis.plot(list(before), list(before.values()), label="until it was killed")
 axis.plot(list(after), list(after.values()), "--", label="resumed")
 axis.set(xlabel="step", ylabel="loss", ylim=(0, None))
 axis.legend()
+axis.grid(alpha=0.3)
 
 # %% [markdown]
 # ## Look into a checkpoint
