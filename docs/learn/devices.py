@@ -7,7 +7,7 @@
 # [A first model](first_model.py) explains declarations and training steps.
 #
 # No accelerator is needed: `XLA_FLAGS` lets the CPU act as eight devices. The variable must be set before jax is
-# imported. On a machine with several GPUs or TPUs, leave it out.
+# imported. On a machine with eight GPUs or TPUs, leave it out; on one with fewer, also set `JAX_PLATFORMS=cpu`.
 
 # %%
 import os

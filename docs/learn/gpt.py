@@ -217,9 +217,9 @@ assert sample.startswith("The statement ")
 assert len(sample) == 124
 
 # %% [markdown]
-# After a few hundred steps the model has learnt spelling and line breaks, but no sense. The text is not longer than
-# the windows of the training: positions beyond them are new to the model. More steps, a wider model and longer windows
-# help; the [examples](../examples.md) contain a larger version with a configuration file.
+# After a few hundred steps, the model has learnt spelling and line breaks, but its sentences make no sense. The text is
+# not longer than the windows of the training: positions beyond them are new to the model. More steps, a wider model and
+# longer windows help; the [examples](../examples.md) contain a larger version with a configuration file.
 #
 # ## What to read next
 #
