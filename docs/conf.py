@@ -49,6 +49,7 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # the signatures have the types
 
 html_title = "declax"
 html_theme = "pydata_sphinx_theme"

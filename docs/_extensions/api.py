@@ -8,12 +8,13 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 
 import declax
 from declax._fields.expressions import Expression
@@ -261,16 +262,25 @@ def one_parameter(parameter: inspect.Parameter) -> str:
 def annotation_text(annotation: Any) -> str:
     """The annotation as it stands in the source, without the modules of its names."""
     annotation = getattr(annotation, "type", annotation)  # an InitVar is passed as what is in its brackets
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # of a named tuple
     is_class = inspect.isclass(annotation) and not hasattr(annotation, "__args__")
     text = annotation if isinstance(annotation, str) else annotation.__name__ if is_class else str(annotation)
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text).strip("'")
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text).strip("'").removesuffix(" | Missing")
 
 
 def default_text(default: Any) -> str:
     if isinstance(default, Expression):
         return "..."  # a part, which the constructor makes
+    if isinstance(default, MappingProxyType):
+        return repr(dict(default))
     text = getattr(default, "__name__", None) or repr(default)
-    return text if len(text) <= 60 and "<" not in text and " at 0x" not in text else "..."
+    is_readable = len(text) <= 60 and "<" not in text and " at 0x" not in text and text not in ("MISSING", "Ellipsis")
+    return text if is_readable else "..."
+
+
+def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out the fields of named tuples, which the docstrings of their classes describe."""
+    return True if type(value).__name__ == "_tuplegetter" else None
 
 
 def escape_stars(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
@@ -312,8 +322,12 @@ def above(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # Sphinx calls them Variables, which are something else here
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-signature", write_signature)
+    app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-docstring", escape_stars, priority=400)  # before napoleon
     app.connect("doctree-read", link_names)
     return {"parallel_read_safe": True}
