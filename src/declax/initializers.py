@@ -430,7 +430,7 @@ def with_metadata(
       on_create_value: the same, run on the first value.
       on_add_axis: one or several functions ``(variable, axis_index, axis_name)``, run when a transform adds an axis.
       on_remove_axis: the same, run when a transform removes one.
-      **metadata: what else the Variable shall carry, such as ``sharding``. The older names ``set_value_hooks``,
+      **metadata: further metadata of the Variable, such as ``sharding``. The older names ``set_value_hooks``,
         ``get_value_hooks``, ``create_value_hooks``, ``add_axis_hooks`` and ``remove_axis_hooks`` add to the hooks.
 
     Raises:
@@ -462,7 +462,7 @@ def with_partitioning(initializer: F, sharding: Any, mesh: Any = None, **metadat
       initializer: a function that makes a value.
       sharding: for each dimension a mesh axis, a logical name, a tuple of these, or None; or a sharding.
       mesh: the devices; None for the mesh of `jax.set_mesh`.
-      **metadata: what else the Variable shall carry.
+      **metadata: further metadata of the Variable.
 
     Raises:
       StatusError: as `with_metadata`.

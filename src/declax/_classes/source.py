@@ -14,13 +14,13 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     """The generated source of a class, or of one instance's layout.
 
     This is the function that makes the parts of an instance, if the class declares some, and `flatten` and `unflatten`.
-    For a class whose instances take shape one by one, it is the former only.
+    For a class whose instances have different attributes, it is the former only.
 
     Args:
       target: a dataclass that derives from `Pytree`, or any Pytree instance.
 
     Raises:
-      FieldError: for objects without generated code, such as a class whose instances take shape one by one.
+      FieldError: for objects without generated code, such as a class whose instances have different attributes.
 
     >>> import declax as dx
     >>> class Scale(dx.Pytree):

@@ -251,7 +251,7 @@ def state(node: Any, *filters: Filter, copy: bool = False, graph: bool | None = 
       The State, or one for each filter.
 
     Raises:
-      FilterError: a filter is not one.
+      FilterError: an argument is not a filter.
       GraphError: the node is not a model, or not a tree if a tree is required.
 
     >>> import declax as dx

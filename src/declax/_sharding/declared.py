@@ -67,7 +67,7 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
         Variables declare.
 
     Returns:
-      The tree with Variables of shardings. An array without names is replicated; anything else is None.
+      The tree with Variables of shardings. An array without names is replicated; other values become None.
 
     Raises:
       ShardingError: lists the names that do not fit the mesh, with paths and dimensions.

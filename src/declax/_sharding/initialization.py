@@ -78,7 +78,7 @@ def init_sharded(
       mesh: the devices; None for the mesh of `jax.set_mesh`.
       rules: as for `sharding_rules`; None for the rules of the context.
       shardings: where the arrays belong, in place of what their Variables declare: a `StateSharding` of
-        `PartitionSpec`s, or a function of the model that returns one, such as `fsdp`.
+        `PartitionSpec` objects, or a function of the model that returns one, such as `fsdp`.
 
     Returns:
       The result of `make`. An array without a declared sharding is replicated. Random numbers do not depend on the
@@ -86,7 +86,7 @@ def init_sharded(
 
     Raises:
       ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions. `make`
-        makes no model, or `shardings` are none.
+        does not return a model, or `shardings` is not valid.
 
     >>> import declax as dx
     >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))

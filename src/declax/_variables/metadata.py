@@ -169,7 +169,7 @@ Metadata.EMPTY = EMPTY
 
 
 class VariableMetadata(Generic[T]):
-    """A value on its way into a Variable, with the metadata that the Variable shall have.
+    """A value for a Variable that will be made, with its metadata.
 
     What an initializer wrapped by `with_metadata` returns; `Variable` unpacks it.
     """

@@ -64,7 +64,7 @@ def save(
 ) -> None:
     """Saves models, optimizers, arrays and plain data in a folder, completely or not at all.
 
-    When `save` returns, the checkpoint is on the disk. When the process ends before, there is no checkpoint at the
+    When `save` returns, the checkpoint is on the disk. If the process ends earlier, there is no checkpoint at the
     path, or the old one.
 
     Args:

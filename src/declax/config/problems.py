@@ -37,7 +37,7 @@ class Place:
 
     Attributes:
       file: the name of the file; None for data from Python.
-      line, column: from 1; None if they are unknown.
+      line: from 1, as is `column`; None if they are unknown.
     """
 
     file: str | None = None

@@ -40,7 +40,7 @@ class EMA(Pytree):
       graph: False if the model must be a tree; None for the default of `set_graph_mode`.
 
     Attributes:
-      decay, filter, graph: the arguments.
+      decay: the argument of this name, as are `filter` and `graph`.
       params: the averages, in Variables of the kinds and metadata of the model's, by the paths of the model:
         ``ema.params["blocks"][0]["kernel"]`` or ``ema.params.blocks[0].kernel``.
 

@@ -41,7 +41,7 @@ def eval_shape(
 
     Raises:
       TransformError: `f` is not a function.
-      GraphError: the arguments are not trees, or a flag is not one.
+      GraphError: the arguments are not trees, or a flag is not a bool.
       ShardingError: a declared sharding does not fit the mesh of the context.
 
     >>> import declax as dx
