@@ -50,6 +50,8 @@ TOPICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 # Modules whose own public names belong to a topic too.
 MODULES = {"metrics": "declax.training.metrics", "initializers": "declax.initializers", "errors": "declax.errors"}
 
+# Names of modules that the docstrings of public names refer to.
+INNER = {"layers": ["nn.dot_product_attention_weights"]}
 # Names without a docstring of their own.
 DESCRIBED = {
     "InitVar": "The annotation of an argument that construction uses and does not store, as in dataclasses.",
@@ -81,6 +83,8 @@ def names_by_topic() -> dict[str, list[str]]:
     for topic, module in MODULES.items():
         path = module.removeprefix("declax.").removeprefix("training.")
         names[topic] += [f"{path}.{name}" for name in public(module) if name not in names[topic]]
+    for topic, inner in INNER.items():
+        names[topic] += inner
     return names
 
 
@@ -285,10 +289,8 @@ def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, optio
 
 def escape_stars(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     """Keeps `*args` in a list of arguments from being read as emphasis."""
-    lines[:] = [
-        re.sub(r"(?:(?<=^)|(?<=^  )|(?<=, ))(\*+)(?=\w+[:,])", lambda star: "\\*" * len(star[1]), line)
-        for line in lines
-    ]
+    names = r"^ *\*{0,2}\w+(?:, \*{0,2}\w+)*(?=:)"
+    lines[:] = [re.sub(names, lambda found: found[0].replace("*", "\\*"), line) for line in lines]
 
 
 # ================================================================= links to names
@@ -296,7 +298,8 @@ def escape_stars(app: Sphinx, what: str, name: str, value: Any, options: Any, li
 
 def link_names(app: Sphinx, doctree: nodes.document) -> None:
     """Makes links of names in code: `dx.jit` on every page, and `jit` too where the API is described."""
-    known = exports("declax")
+    known = {name: name for name in exports("declax")}
+    known |= {name.rpartition(".")[2]: name for inner in INNER.values() for name in inner}
     is_api = app.env.docname.startswith("reference/api/")
     for literal in list(doctree.findall(nodes.literal)):
         text = literal.astext()
@@ -306,7 +309,7 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
         )
         if not found or found[2] not in known or inside_link or found[1] == "nnx." or not (found[1] or is_api):
             continue
-        target = f"declax.{found[2]}{found[3]}"
+        target = f"declax.{known[found[2]]}{found[3]}"
         link = addnodes.pending_xref(
             "", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=False, refdoc=app.env.docname
         )
