@@ -174,7 +174,9 @@ def entry(name: str) -> str:
     if inspect.isroutine(value):
         return f".. autofunction:: {target(name)}\n"
     if inspect.isclass(value):
-        return f".. py:data:: {name}\n\n   Another name of `{value.__name__}`.\n"
+        package = value.__module__.split(".")[0]
+        other = f"`{value.__name__}`" if package == "declax" else f":literal:`{package}.{value.__name__}`"
+        return f".. py:data:: {name}\n\n   Another name of {other}.\n"
     return f".. py:data:: {name}\n\n{indented(document(name))}\n"
 
 
