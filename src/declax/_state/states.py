@@ -171,7 +171,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
 
     @property
     def leaves(self) -> list[Any]:
-        """The raw value of each leaf, in the order of `paths`: the State's own list, which must not be changed."""
+        """The raw value of each leaf, in the order of `paths`; do not change this list, which is that of the State."""
         return self._pair[1]
 
     def flat_state(self) -> FlatState:

@@ -61,7 +61,7 @@ class Policy:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing."""
+        """Whether it sets no dtype."""
         return self.param is None and self.compute is None and self.output is None
 
     def within(self, outer: Policy) -> Policy:

@@ -55,8 +55,8 @@ class Variable(ArrayOperators, Generic[T]):
       ref: True puts the value into a ref, which a function under ``jax.jit`` can write to. See `var_defaults`.
       **metadata: hashable facts about the value. ``out_sharding`` (or ``sharding``) names its axes and, on a mesh,
         places it: see `sharding_rules`. ``trainable``, ``weight_decay``, ``tag``, ``mesh``, the
-        hooks ``on_get_value``, ``on_set_value``, ``on_create_value``, ``on_add_axis`` and ``on_remove_axis`` mean
-        something to declax; other names are yours.
+        hooks ``on_get_value``, ``on_set_value``, ``on_create_value``, ``on_add_axis`` and ``on_remove_axis`` have a
+        meaning in declax; use other names freely.
 
     Raises:
       MetadataError: a name is a misspelling, or hides an attribute.
@@ -247,7 +247,7 @@ class Variable(ArrayOperators, Generic[T]):
 
     @property
     def hijax(self) -> bool:
-        """False: declax has no hijax Variables."""
+        """Always False, since declax has no hijax Variables."""
         return False
 
     if TYPE_CHECKING:
@@ -426,7 +426,7 @@ class Variable(ArrayOperators, Generic[T]):
         """Removes the name of an axis from the sharding, and runs the hooks; the inverse of `add_axis`.
 
         Raises:
-          MetadataError: the sharding calls the axis by another name.
+          MetadataError: the sharding has another name for the axis.
         """
         self._move_axis(axis_index, axis_name, functools.partial(remove_axis, type(self)), "on_remove_axis")
 
