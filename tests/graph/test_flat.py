@@ -628,3 +628,13 @@ def test_an_array_that_enters_a_static_dict_between_calls_is_named(name, place):
     log["loss"] = jnp.ones(())
     with pytest.raises(StatusError, match=rf"^{place}\['loss'\]: an array cannot be static"):
         step(model)
+
+
+@pytest.mark.parametrize("make", [lambda: dx.Param(1.0), dx.Module, lambda: (dx.Module(),)])
+@pytest.mark.parametrize("use", [dx.state, dx.split, dx.clone, dx.jit(lambda model: None)])
+def test_a_node_that_enters_a_static_list_is_named(make, use):
+    model = dx.Module()
+    model.layers = []  # static, since it holds no data
+    model.layers.append(make())
+    with pytest.raises(StatusError, match=r"^Module\.layers\[0\](\[0\])?: a (Param|Module) cannot be static"):
+        use(model)

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from declax import errors
+from declax._fields.annotations import is_data_class
 from declax._fields.interning import Interned, Shared
 
 T = TypeVar("T")
@@ -292,7 +293,7 @@ def is_fixed(value: Any) -> bool:
         cls: type = type(item)
         if cls in _PLAIN:
             continue
-        if cls.__hash__ is None:
+        if cls.__hash__ is None or _is_child(item):
             return False
         if isinstance(item, tuple):
             stack.extend(item)
@@ -309,6 +310,12 @@ def is_fixed(value: Any) -> bool:
             seen.add(id(item))
             stack.extend(record.attributes(item).values())
     return True
+
+
+def _is_child(item: Any) -> bool:
+    """Whether a value belongs into the tree: a Variable, a Pytree or an array of JAX, except random streams."""
+    is_data = is_data_class(type(item)) and not isinstance(item, np.ndarray)
+    return is_data and not getattr(item, "_pytree__draws", False)
 
 
 def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Any] | None:
@@ -400,14 +407,15 @@ def _check(item: Any, where: str, around: Around) -> None:
             why="a static value is copied into the treedef, which must be finite",
         )
     is_array = isinstance(item, np.ndarray) and not (_is_constant(item) and any(_is_record(o) for o, _ in around))
-    if is_array or isinstance(item, jax.Array):
+    if is_array or _is_child(item):
+        has_value = is_array or isinstance(item, jax.Array)
         raise errors.StatusError(
             _place(where, around),
-            "an array cannot be static",
+            f"{'an array' if has_value else errors.with_article(errors.type_name(type(item)))} cannot be static",
             expected="a hashable value, or a list, dict, set or dataclass of them",
             got=errors.describe(item),
             why="static values are hashed and compared at each call of a compiled function",
-            fix="hold it as data: dx.data(...), or a field annotated jax.Array",
+            fix=f"hold it as data: dx.data(...), or {'a field annotated jax.Array' if has_value else 'dx.List([...])'}",
         )
     if len(around) == errors.MAX_DEPTH:
         raise errors.too_deep(where, [key for _, key in around])
