@@ -66,8 +66,7 @@ def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> 
     why = ABSENT.get(name) or ABSENT.get(where.rpartition(".")[2])
     if why is None or name.startswith("_"):
         public = [other for other in (*known, *vars(sys.modules[where])) if not other.startswith("_")]
-        # Python itself asks too, before it loads a module.
-        is_probe = name.startswith("_") or caller.f_code.co_filename.startswith("<frozen")
+        is_probe = name.startswith("_") or caller.f_code.co_filename.startswith("<frozen")  # Python asks for modules
         near = None if is_probe else errors.suggest(name, public)
         inner = (
             None if where == "declax" else "a module of declax has the public names of the one in NNX, not its others"

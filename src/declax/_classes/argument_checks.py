@@ -46,16 +46,17 @@ class ArgumentCheck:
         self._is_integer = annotation is int
         self._is_number = annotation in (int, float)
 
-    def __call__(self, cls: type, value: object) -> None:
+    def __call__(self, cls: type, value: Any) -> None:
         """Raises if a value does not pass; None and the defaults of parts always pass."""
         if (value is None and not self._is_number) or isinstance(value, Expression):
             return
         notes = self._notes
         where = f"{type_name(cls)}.{self.name}"
         if notes.ge is not None or notes.le is not None:
-            if self._is_number and not self._has_type(value):
+            low, high, has_type = notes.ge, notes.le, self._has_type(value)
+            if self._is_number and not has_type:
                 raise LayerError(where, "this value has the wrong type", expected=self._bounds, got=describe(value))
-            if self._has_type(value) and not (_is_ordered(notes.ge, value) and _is_ordered(value, notes.le)):
+            if has_type and not ((low is None or low <= value) and (high is None or value <= high)):
                 raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
         problem = None if notes.check is None else objection(notes.check, value)
         if problem is not None:
@@ -72,10 +73,6 @@ class ArgumentCheck:
         if low is None:
             return f"{kind} of at most {high:g}"
         return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"
-
-
-def _is_ordered(low: Any, high: Any) -> bool:
-    return bool(low is None or high is None or low <= high)
 
 
 # ================================================================= parts

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
+import jax
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
@@ -213,9 +214,7 @@ def _check_defaults(cls: type) -> None:
         shared = is_shared(default)
         is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
         if shared or is_data_default or default.__class__.__hash__ is None:
-            text = {"ArrayImpl": "jnp.array(...)", "ndarray": "np.array(...)"}.get(type(default).__name__) or text_of(
-                default
-            )
+            text = "jnp.array(...)" if isinstance(default, jax.Array) else text_of(default)
             made = text if len(text) < 60 else "..."
             raise FieldError(
                 where,

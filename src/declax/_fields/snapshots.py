@@ -293,7 +293,7 @@ def is_fixed(value: Any) -> bool:
         cls: type = type(item)
         if cls in _PLAIN:
             continue
-        if cls.__hash__ is None or _is_child(item):
+        if _is_child(item) or cls.__hash__ is None:
             return False
         if isinstance(item, tuple):
             stack.extend(item)
@@ -314,8 +314,7 @@ def is_fixed(value: Any) -> bool:
 
 def _is_child(item: Any) -> bool:
     """Whether a value belongs into the tree: a Variable, a Pytree or an array of JAX, except random streams."""
-    is_data = is_data_class(type(item)) and not isinstance(item, np.ndarray)
-    return is_data and not getattr(item, "_pytree__draws", False)
+    return item.__class__ is not np.ndarray and is_data_class(type(item)) and not getattr(item, "_pytree__draws", False)
 
 
 def _open(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...], Any] | None:

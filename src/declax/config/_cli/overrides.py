@@ -270,15 +270,13 @@ def read_all(words: Words, read: Callable[[Document], T]) -> list[tuple[Run, T]]
 
 
 def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
-    """Reads a run; if a field refuses a value, tries the other reading of the value.
-
-    A table or list with a wrong part or reference is reported: its text would fit into many a field.
-    """
+    """Reads a run; if a field refuses a value, tries the other reading of the value."""
     try:
         return read(run.document())
     except ConfigError as error:
         sizes = {override.origin: len(override.path) for override, _, _ in run.chosen}
         found = [problem for problem in error.problems if problem.place.file in sizes]
+        # A table or list with a wrong part is reported: its text would fit into many a field.
         wrong = {p.place.file for p in found if p.code.startswith("ref") or len(p.path) > sizes[str(p.place.file)]}
         refused = {problem.place.file for problem in found} - wrong
         if not refused:
