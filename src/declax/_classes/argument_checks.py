@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from itertools import chain
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
@@ -46,23 +46,23 @@ class ArgumentCheck:
         self._is_integer = annotation is int
         self._is_number = annotation in (int, float)
 
-    def __call__(self, cls: type, value: Any) -> None:
+    def __call__(self, cls: type, value: object) -> None:
         """Raises if a value does not pass; None and the defaults of parts always pass."""
         if (value is None and not self._is_number) or isinstance(value, Expression):
             return
         notes = self._notes
         where = f"{type_name(cls)}.{self.name}"
         if notes.ge is not None or notes.le is not None:
-            low, high, has_type = notes.ge, notes.le, self._has_type(value)
-            if self._is_number and not has_type:
+            low, high = notes.ge, notes.le
+            if self._is_number and not self._has_type(value):
                 raise LayerError(where, "this value has the wrong type", expected=self._bounds, got=describe(value))
-            if has_type and not ((low is None or low <= value) and (high is None or value <= high)):
+            if self._has_type(value) and not ((low is None or low <= value) and (high is None or value <= high)):
                 raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
         problem = None if notes.check is None else objection(notes.check, value)
         if problem is not None:
             raise LayerError(where, problem, got=describe(value))
 
-    def _has_type(self, value: Any) -> bool:
+    def _has_type(self, value: object) -> TypeGuard[float]:
         kinds = (int, np.integer) if self._is_integer else (int, float, np.integer, np.floating)
         return isinstance(value, kinds) and not isinstance(value, bool)
 
