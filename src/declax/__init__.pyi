@@ -211,6 +211,7 @@ from declax.nn import GatedMLP as GatedMLP
 from declax.nn import GroupNorm as GroupNorm
 from declax.nn import GRUCell as GRUCell
 from declax.nn import InstanceNorm as InstanceNorm
+from declax.nn import Layer as Layer
 from declax.nn import LayerNorm as LayerNorm
 from declax.nn import Linear as Linear
 from declax.nn import LinearGeneral as LinearGeneral

@@ -118,6 +118,10 @@ class RngError(DeclaxError, ValueError, TypeError, code="rng"):
     """A random stream is missing or cannot be made."""
 
 
+class MissingRngsError(RngError):
+    """A constructor draws random keys, and got no `rngs`."""
+
+
 class MissingStreamError(RngError, AttributeError, KeyError):
     """There is neither a stream of this name nor a `default`."""
 

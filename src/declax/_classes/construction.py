@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from declax._classes.argument_checks import ArgumentCheck, is_checked
-from declax._classes.declared_variables import RNGS
 from declax._classes.declaring import EXPRESSIONS_KEY
 from declax._classes.overriding import OWN_KEY, expressions_of
-from declax._classes.part_source import PartsFunction
+from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import PytreeMeta
 from declax._classes.records import Record
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.class_body import PlainDefault
 from declax._fields.expressions import Expression
+from declax._fields.keys import RNGS
 from declax._fields.overrides import overriding
 from declax._fields.sources import declared_text
 from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
@@ -43,6 +43,8 @@ class UsedUp:
         name = self._name
         where = f"{type_name(owner)}.{name}"
         if instance is None:
+            if name == RNGS and getattr(owner, "_pytree__implies_rngs", False):
+                raise AttributeError(f"{where} is no attribute: the parts of a Layer get rngs without being told")
             annotation = "dx.Rngs" if name == RNGS else "..."
             lines = f"_: dx.KW_ONLY\n{name}: dx.InitVar[{annotation}] = dx.field()"
             raise AttributeError(f"{where} is an InitVar, which is not inherited; declare it again:\n{lines}")
@@ -143,17 +145,19 @@ class Maker:
       source: the function that makes the parts, as text.
       recorded: the names of the arguments that a `Record` keeps.
       internal: the parts that the caller cannot supply.
+      init_vars: the names of the InitVars, in the order of the constructor.
+      draws: whether each construction draws keys from `rngs`.
     """
 
     def __init__(self, cls: Any, known: Mapping[str, tuple[Expression, ...]]) -> None:
         fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
         self._cls = cls
         self._known = known
-        self._init_vars = [name for name, field in fields.items() if is_init_var(field)]
+        self.init_vars = [name for name, field in fields.items() if is_init_var(field)]
         scope = AnnotationScope(cls)
-        self._checks = [ArgumentCheck(field, scope, self._init_vars) for field in fields.values() if is_checked(field)]
-        kept = [n for n in self._init_vars if decide(fields[n].type, scope).status is not Status.DATA]
-        self._kept = [(self._init_vars.index(name), name, fields[name].default) for name in kept]
+        self._checks = [ArgumentCheck(field, scope, self.init_vars) for field in fields.values() if is_checked(field)]
+        kept = [n for n in self.init_vars if decide(fields[n].type, scope).status is not Status.DATA]
+        self._kept = [(self.init_vars.index(name), name, fields[name].default) for name in kept]
         parts = self._parts_with({})
         self._defaults = [part for part in parts if part.is_argument]
         self.recorded = [*kept, *(part.name for part in self._defaults)]
@@ -168,8 +172,9 @@ class Maker:
                 fix=f"{POLICY}: dx.Policy = dx.field(default=dx.Policy())",
             )
         self._says_dtypes = self._has_policy or "param_dtype" in fields
-        self._make = PartsFunction(cls, known, parts, self._init_vars, self._checks) if parts else None
+        self._make = PartsFunction(cls, known, parts, self.init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
+        self.draws = any(map(part_draws_keys, parts))
         self.source = "" if self._make is None else self._make.source
 
     @property
@@ -218,7 +223,7 @@ class Maker:
             found = {name: overriding(value) for name, value in overrides.items()}
             given = {name: expression for name, expression in found.items() if expression is not None}
             known = {**self._known, **{name: (expression, *self._known[name]) for name, expression in given.items()}}
-            made = PartsFunction(self._cls, known, self._parts_with(given), self._init_vars, self._checks)
+            made = PartsFunction(self._cls, known, self._parts_with(given), self.init_vars, self._checks)
             self._overridden[key] = (overrides, made)
         return self._overridden[key][1]
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 import jax.numpy as jnp
 
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, variable_class
-from declax._fields.class_body import RNGS_LINES
+from declax._fields.class_body import layer_line
+from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
 from declax._variables.variable import Param, Variable
-from declax.errors import FieldError, InitializerError, describe, type_name
-
-RNGS: Final = "rngs"
+from declax.errors import FieldError, InitializerError, MissingRngsError, describe, type_name
 
 
 class VariableMaker:
@@ -98,6 +97,8 @@ def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> N
 
 def _draw(where: str, rngs: Any, stream: str) -> Any:
     """The next key of a stream; or of the one stream that the constructor got."""
+    if rngs is None:
+        raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
     # a stream, by its own attributes: an Rngs answers for any name with its default stream
     is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
     draw: Any = rngs if is_stream else getattr(rngs, stream, None)
@@ -122,7 +123,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
         raise FieldError(
             where,
             f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
-            fix=f"{RNGS_LINES}        # or variable(..., stream=None), which draws no key",
+            fix=f"{layer_line(cls)}\nvariable(..., stream=None)        # draws no key",
         )
     scope = AnnotationScope(cls)
     decide(annotation, scope)  # looks up all names in it

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
-from declax._classes.declared_variables import RNGS
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import FIX_OF_SHARED, Part, Reads, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
+from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial
 from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
 from declax._fields.specifiers import (
@@ -83,7 +83,7 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 f"{type_name(cls)}.{name}",
                 f"statements of the class body put expressions into this {type_name(type(value))}",
                 why="all instances would share it, and nothing would evaluate them",
-                fix=f"{name} = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))\n"
+                fix=f"{name} = dx.repeat(depth, dx.Linear(dim, dim))\n"
                 f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
             )
         if not name.startswith("__") and name not in annotations and is_shared(value):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
@@ -11,7 +13,7 @@ from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
 from declax._classes.construction import LOST_RECORD, MAKER_KEY, arguments_now, install, is_recorded, refuse_loss
-from declax._classes.declared_variables import RNGS, check_variable
+from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import declare
 from declax._classes.parts import FIX_OF_SHARED, is_init_var, is_shared, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
@@ -19,12 +21,13 @@ from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Expression
+from declax._fields.keys import RNGS
 from declax._fields.sources import text_of
 from declax._fields.specifiers import KW_ONLY, Status, Tagged, VariableRecipe, data, specifier_of, static, variable
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, MYPY, RECORD_KEY
 from declax._variables.policy import NO_POLICY
-from declax.errors import FieldError, describe, suggest, type_name
+from declax.errors import FieldError, MissingRngsError, describe, suggest, type_name
 
 P = TypeVar("P", bound=Pytree)
 Q = ParamSpec("Q")
@@ -153,11 +156,14 @@ def wrap_post_init(cls: Any) -> None:
     Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
     """
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
+    by_name = cls._pytree__implies_rngs
 
     def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
         is_entry = type(self)._pytree__entry is __post_init__  # not if a subclass calls it by super()
         if is_entry:
             type(self)._pytree__maker(self, init_vars)
+            if by_name:
+                init_vars = _init_vars_of(type(self), init_vars)
         if original is not None:
             original(self, *init_vars, **named)
         else:
@@ -174,6 +180,37 @@ def wrap_post_init(cls: Any) -> None:
     __post_init__.__module__ = cls.__module__
     cls.__post_init__ = cls._pytree__entry = __post_init__
     cls._pytree__install = staticmethod(wrap_post_init)
+
+
+def _init_vars_of(cls: Any, init_vars: tuple[object, ...]) -> tuple[object, ...]:
+    """The InitVars that the ``__post_init__`` of a class takes, found by the names of its parameters.
+
+    So that a class with the implied `rngs` writes ``__post_init__(self)``.
+    """
+    names = _post_init_parameters(cls)
+    known = dict(zip(cls._pytree__maker.init_vars, init_vars, strict=True))
+    for name in names:
+        if name not in known:
+            raise FieldError(
+                f"{type_name(cls)}.__post_init__",
+                f"the parameter {name!r} is no InitVar of the class",
+                expected=", ".join(known),
+                fix=f"{name}: dx.InitVar[...] = dx.field()",
+            )
+    return tuple(known[name] for name in names)
+
+
+@functools.lru_cache(maxsize=4096)
+def _post_init_parameters(cls: type) -> tuple[str, ...]:
+    """The parameters of the ``__post_init__`` that a class defines or inherits, in place of the generated one."""
+    for base in cls.__mro__:
+        defined = base.__dict__.get("__post_init__")
+        if defined is not None and hasattr(defined, MAKES_MEMBERS):
+            defined = getattr(defined, "__wrapped__", None)
+        if defined is not None:
+            parameters = list(inspect.signature(defined).parameters.values())[1:]
+            return tuple(p.name for p in parameters if p.default is p.empty)
+    return ()
 
 
 def _check_call(cls: Any) -> None:
@@ -239,8 +276,10 @@ def _check_fields(cls: Any) -> None:
 
 
 def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
-    """Refuses positional streams in a subclass if those of a base are keyword-only."""
+    """Refuses `rngs` in a class whose bases imply it, and positional streams if those of a base are keyword-only."""
     field = cls.__dataclass_fields__.get(RNGS)
+    if RNGS in own and any(getattr(base, "_pytree__implies_rngs", False) for base in cls.__mro__[1:]):
+        _check_rngs_of_layer(cls, field)
     if RNGS not in own or not is_init_var(field) or field.kw_only:
         return
     for base in cls.__mro__[1:]:
@@ -252,6 +291,25 @@ def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
                 why="_: dx.KW_ONLY applies to its class only",
                 fix=RNGS_LINES,
             )
+
+
+def _check_rngs_of_layer(cls: type, field: dataclasses.Field[Any]) -> None:
+    """A Layer may keep its streams, by a keyword; it has the InitVar already."""
+    where = f"{type_name(cls)}.{RNGS}"
+    if is_init_var(field):
+        raise FieldError(
+            where,
+            "a Layer has this argument, and passes it to its parts",
+            fix=f"leave the line and each rngs=rngs out\n"
+            f"class {type_name(cls)}(dx.Module): ...        # for keys that are passed explicitly",
+        )
+    if field.init and not field.kw_only:
+        raise FieldError(
+            where,
+            "this field would be the first positional argument",
+            why="it takes the place of the keyword of the base",
+            fix=f"{RNGS}: dx.Rngs | None = dx.field(default=None, kw_only=True)",
+        )
 
 
 def _check_name(cls: type[Pytree], name: str) -> None:
@@ -337,12 +395,19 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
     given = {**arguments_now(obj), **changes}
     for name, value in given.items():
         if value is MISSING and name not in changes:
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                "replace constructs anew, and the constructor needs this argument",
-                why=LOST_RECORD if is_recorded(cls, name) else None,
-                fix=f"dx.replace(obj, {name}=...)",
-            )
+            raise _must_be_given(cls, name, LOST_RECORD if is_recorded(cls, name) else None)
     record = obj.__dict__.get(RECORD_KEY)
     with NO_POLICY if record is None else record.policy:
-        return cls(**given)
+        try:
+            return cls(**given)
+        except MissingRngsError as error:
+            raise _must_be_given(cls, RNGS, f"{error.where} draws random keys") from None
+
+
+def _must_be_given(cls: type, name: str, why: str | None) -> FieldError:
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        "replace constructs anew, and the constructor needs this argument",
+        why=why,
+        fix=f"dx.replace(obj, {name}={'dx.Rngs(0)' if name == RNGS else '...'})",
+    )

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
-from declax._classes.declared_variables import RNGS, VariableMaker
+from declax._classes.declared_variables import VariableMaker
 from declax._classes.overriding import OWN_KEY
 from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
-from declax._fields.class_body import RNGS_LINES
-from declax._fields.expressions import Declaration, Deferred, Expression, Literal, calls_of, items_of, leaves_of
-from declax._fields.overrides import OWN_RNGS
-from declax._fields.sources import NoteWriter, SourceWriter, bare, declared_text, text_of
+from declax._fields.class_body import layer_line
+from declax._fields.expressions import (
+    OWN_RNGS,
+    Declaration,
+    Deferred,
+    Expression,
+    Literal,
+    calls_of,
+    items_of,
+    leaves_of,
+    own_rngs_for,
+)
+from declax._fields.keys import NO_RNGS, RNGS, is_without_rngs, rngs_parameter
+from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
-from declax.errors import DeclaxError, FieldError, type_name
+from declax.errors import DeclaxError, FieldError, MissingRngsError, type_name
 
 
 class PartsFunction:
@@ -47,6 +56,7 @@ class PartsFunction:
         self._init_vars = init_vars
         self._checks = checks
         self._part_checks: dict[str, PartCheck] = {}
+        self._implies_rngs: bool = cls._pytree__implies_rngs
         self._names = self._names_of()
         self._lines: list[Part | None] = [None]
         self._seen: dict[int, Part] = {}
@@ -56,6 +66,8 @@ class PartsFunction:
         """Makes the parts; an error gets a note that names the part."""
         try:
             self._function(instance, *init_vars)
+        except MissingRngsError as error:
+            raise self._without_keys(instance, error) from None
         except Exception as error:
             self._add_note(instance, error)
             raise
@@ -90,7 +102,7 @@ class PartsFunction:
 
     def _generate(self) -> None:
         arguments = ["self", *map(_local, self._init_vars)]
-        writer = SourceWriter(self._names, {"make_parts", RNGS, *arguments})
+        writer = SourceWriter(self._names, {"make_parts", RNGS, *arguments}, implies_rngs=self._implies_rngs)
         writer.constants["put"] = object.__setattr__
         lines = [f"def make_parts({', '.join(arguments)}):"]
         waiting = {part.name for part in self._parts}
@@ -130,7 +142,7 @@ class PartsFunction:
         found_once = set[int]()
         calls = list(calls_of(Reads(part), self._names))
         for call in (part.expression, *(call for call, _ in calls)):
-            if isinstance(call, Deferred) and _lacks_rngs(call):
+            if isinstance(call, Deferred) and not self._implies_rngs and _lacks_rngs(call):
                 raise self._without_rngs(part, call)
         for call, around in calls:
             if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
@@ -175,9 +187,10 @@ class PartsFunction:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     "this method takes rngs, and the class has none",
-                    fix=f"{RNGS_LINES}\ndef {part.name}(self): ...        # or a method that draws no keys",
+                    fix=f"{layer_line(self._cls)}\ndef {part.name}(self): ...        # or a method that draws no keys",
                 )
-            made = f"{writer(recipe.build)}(self{f', {self._rngs}' if recipe.takes_rngs else ''})"
+            rngs = writer(own_rngs_for(recipe.build)) if self._implies_rngs else self._rngs
+            made = f"{writer(recipe.build)}(self{f', {rngs}' if recipe.takes_rngs else ''})"
             later = itertools.dropwhile(lambda other: other is not part, self._parts)
             if not any(other.is_argument for other in later):
                 return made
@@ -225,10 +238,7 @@ class PartsFunction:
 
     def _add_note(self, instance: Any, error: Exception) -> None:
         """Says which part could not be made, with the values of its arguments."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
-            trace = trace.tb_next
-        part = None if trace is None else self._lines[trace.tb_lineno - 1]
+        part = self._part_of(error)
         if part is None:
             return
         prefix = f"{type_name(type(instance))}."
@@ -240,6 +250,22 @@ class PartsFunction:
         known = self._known.get(name)
         if known and name != part.name and isinstance(instance.__dict__.get(name, known[0]), Expression):
             error.add_note(f"{name} is declared below {part.name}: declare it first")
+
+    def _without_keys(self, instance: Any, error: MissingRngsError) -> MissingRngsError:
+        """The error of a part, with the path of the part and the call of this constructor."""
+        part = self._part_of(error)
+        if part is None or (self._rngs == RNGS and not self._implies_rngs):
+            return error
+        inner = error.where.partition(".")[2] if "." in error.where else ""
+        where = ".".join(filter(None, (type_name(type(instance)), part.name, inner)))
+        return MissingRngsError(where, NO_RNGS, fix=_call_with_rngs(instance))
+
+    def _part_of(self, error: Exception) -> Part | None:
+        """The part whose line raised an error."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+            trace = trace.tb_next
+        return None if trace is None else self._lines[trace.tb_lineno - 1]
 
     def _text_with_values(self, part: Part, instance: Any) -> str:
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
@@ -254,11 +280,11 @@ class PartsFunction:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
         calls = (call, Deferred(call._pytree__function, call._pytree__args, given))
         old, new = (made._pytree__source(text_of) for made in calls)
-        lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
+        is_explicit = RNGS in own_annotations(self._cls)
         return FieldError(
             f"{type_name(self._cls)}.{part.name}",
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
-            fix="\n".join([*lines, self._statement_for(part, part.name).replace(old, new)]),
+            fix=self._statement_for(part, part.name).replace(old, new) if is_explicit else layer_line(self._cls),
         )
 
     def _statement_for(self, part: Part, name: str) -> str:
@@ -290,16 +316,38 @@ def _require_made(where: str, result: Any) -> Any:
 
 
 def _lacks_rngs(call: Deferred) -> bool:
-    """Whether a call leaves out the `rngs` that the function or class requires."""
-    function, kwargs = call._pytree__function, call._pytree__kwargs
-    if RNGS in kwargs or isinstance(function, Expression):
+    """Whether a call leaves out the `rngs` that the function or class needs."""
+    function = call._pytree__function
+    if isinstance(function, Expression) or not is_without_rngs(function, call._pytree__args, call._pytree__kwargs):
         return False
-    try:
-        signature = inspect.signature(function)
-        required = RNGS in signature.parameters and signature.parameters[RNGS].default is inspect.Parameter.empty
-        return required and RNGS not in signature.bind_partial(*call._pytree__args, **kwargs).arguments
-    except (TypeError, ValueError):  # it has no signature, or the arguments do not fit
+    parameter = rngs_parameter(function)
+    return (parameter is not None and parameter.is_required) or draws_keys(function)
+
+
+def draws_keys(target: Any) -> bool:
+    """Whether each construction of a class draws keys from its `rngs`."""
+    maker = getattr(target, "_pytree__maker", None)
+    return maker is not None and maker.draws
+
+
+def part_draws_keys(part: Part) -> bool:
+    """Whether each construction that makes a part draws keys."""
+    recipe = part.recipe
+    if isinstance(recipe, VariableRecipe):
+        return recipe.when is None and isinstance(recipe.stream, str)
+    call = part.expression
+    if not isinstance(call, Deferred) or part.is_argument:
         return False
+    function, args, kwargs = call._pytree__function, call._pytree__args, call._pytree__kwargs
+    return draws_keys(function) and (kwargs.get(RNGS) is not None or is_without_rngs(function, args, kwargs))
+
+
+def _call_with_rngs(instance: Any) -> str:
+    """The call that made an instance, with `rngs`; only arguments without a default are shown."""
+    fields = dataclasses.fields(instance)
+    required = (f for f in fields if f.init and f.default is f.default_factory is dataclasses.MISSING)
+    given = [f"{f.name + '=' if f.kw_only else ''}{text_of(instance.__dict__.get(f.name))}" for f in required]
+    return f"{class_text(type(instance))}({', '.join([*given, 'rngs=dx.Rngs(0)'])})"
 
 
 def _shown(instance: Any, source: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from declax._classes.pytree import Pytree
-from declax._fields.class_body import RNGS_LINES
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 from declax._tree.statuses import PLAIN, data_within
@@ -78,11 +77,11 @@ def makes_data(value: Any) -> bool:
 # --- shared objects -------------------------------------------------------------
 
 
-FIX_OF_SHARED: Final = f"""\
-dx.Linear(dim, dim, rngs=rngs)        # each instance makes a call with a field among its arguments
+FIX_OF_SHARED: Final = """\
+dx.Linear(dim, dim)        # each instance makes a call with a field among its arguments, or that lacks rngs
 dx.defer(dx.Sequential)()        # and a call under dx.defer
 dx.variable((dim,), initializer=dx.initializers.ones)        # a Variable
-{RNGS_LINES}        # in place of a dx.Rngs"""
+class Block(dx.Layer): ...        # has rngs, in place of a dx.Rngs"""
 
 
 def is_shared(value: object) -> bool:

@@ -23,10 +23,9 @@ import numpy as np
 
 from declax import _jax
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
-from declax._fields.class_body import BODY_KEY, RNGS_LINES, ClassBody, collect
+from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.expressions import Expression, defer_call, is_deferred_call
-from declax._fields.refusals import is_class_body
-from declax._fields.sources import class_text
+from declax._fields.keys import OPEN_BODIES, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
 from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
@@ -74,7 +73,12 @@ class PytreeMeta(_ProtocolMeta):
 
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
         """Constructs an instance, or defers the call if an argument is a field of the class body around it."""
-        if is_deferred_call(args, kwargs):
+        if is_deferred_call(args, kwargs) or (
+            kwargs.get("rngs") is None
+            and OPEN_BODIES.codes
+            and OPEN_BODIES.contain(sys._getframe(1))
+            and is_without_rngs(cls, args, ())
+        ):
             return defer_call(cls, args, kwargs)
         if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
@@ -110,8 +114,12 @@ class PytreeMeta(_ProtocolMeta):
                 text += f": only fields with a specifier have an expression. Declare it as `{name}: ... = dx.field()`"
             raise AttributeError(text, name=name, obj=cls)
 
+        def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> Any:
+            if isinstance(namespace, ClassBody):
+                namespace.close()
+            return ABCMeta.__new__(mcs, name, bases, namespace, **kwargs)
+
         # What a Protocol does at these is not for classes that only implement one.
-        __new__ = ABCMeta.__new__
         __init__ = type.__init__
         __instancecheck__ = ABCMeta.__instancecheck__
         __subclasscheck__ = ABCMeta.__subclasscheck__
@@ -184,6 +192,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__is_registered: ClassVar[bool | _ThisProcess] = False
     _pytree__is_frozen: ClassVar[bool] = False
     _pytree__holds_elements: ClassVar[bool] = False
+    _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
     _pytree__specs: ClassVar[dict[str, FieldSpec]]
     _pytree__variables: ClassVar[frozenset[str]]
@@ -588,15 +597,7 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
             f"{name} has annotations but no decorator, and takes no arguments",
             fix=f"@dx.dataclass\nclass {name}(...):",
         ) from None
-    signature, frame = cls.__signature__.parameters, sys._getframe(2)
-    required = "rngs" in signature and signature["rngs"].default is inspect.Parameter.empty
-    if required and "rngs" not in kwargs and is_class_body(frame):
-        raise FieldError(
-            frame.f_code.co_name,
-            f"the class body calls {class_text(cls)}(...) without rngs",
-            fix=f"{RNGS_LINES}\npart = {class_text(cls)}(..., rngs=rngs)",
-        ) from None
-    parameters = signature.values()
+    parameters = cls.__signature__.parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

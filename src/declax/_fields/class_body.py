@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
+from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
 from declax._fields.sources import CONTAINERS, entries, has_expression, rebuilt, text_of
 from declax.errors import FieldError, describe, type_name
@@ -26,6 +27,11 @@ BODY_KEY: Final = "_pytree__body"
 
 
 RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
+
+
+def layer_line(cls: type) -> str:
+    """The line that gives a class `rngs`."""
+    return f"class {type_name(cls)}(dx.Layer): ...        # in place of dx.Module: its parts get its rngs"
 
 
 class BodyNames:
@@ -111,7 +117,7 @@ class BodyNames:
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_inner", "_outside", "_read")
+    __slots__ = ("_bases", "_body", "_code", "_inner", "_outside", "_read")
 
     _pytree__is_class_body = True
 
@@ -119,6 +125,7 @@ class ClassBody(dict[str, Any]):
         super().__init__()
         self._bases = bases
         self._body = BodyNames()
+        self._code: CodeType | None = None
         self._inner: dict[str, str] | None = None
         self._read: list[str | PlainDefault] = []
         self._outside: list[str] = []  # the names that the statement reads from outside of the class
@@ -136,6 +143,8 @@ class ClassBody(dict[str, Any]):
         return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if name == "__module__" and self._code is None:  # the first statement of each body
+            self._code = OPEN_BODIES.open(sys._getframe(1))
         read, self._read = self._read, []
         body = self._body
         if self._outside:
@@ -156,6 +165,11 @@ class ClassBody(dict[str, Any]):
         if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
+
+    def close(self) -> None:
+        """Ends the body: its class is made."""
+        if self._code is not None:
+            OPEN_BODIES.close(self._code)
 
     def note(self, default: PlainDefault) -> None:
         """Notes that the running statement reads the default of a field of another class."""
@@ -184,7 +198,7 @@ class ClassBody(dict[str, Any]):
         scope = (self._inner or {})[name]
         cls = self._class_name
         fix = (
-            "dx.repeat(3, dx.Linear(dim, dim, rngs=rngs))        # in place of a comprehension\n"
+            "dx.repeat(3, dx.Linear(dim, dim))        # in place of a comprehension\n"
             "dx.defer(function)(dim)        # in place of a lambda\n"
             "@dx.submodule\ndef layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python"
         )
@@ -217,11 +231,15 @@ class ClassBody(dict[str, Any]):
                 fix=f"{name}: {annotation_text(annotations[name])} = dx.field()",
             )
         if name == "rngs":
+            if any(getattr(base, "_pytree__implies_rngs", False) for base in self._bases):
+                raise FieldError(
+                    where, "in a Layer, calls get rngs without being told", fix="dx.Linear(dim, dim)        # no rngs"
+                )
             raise FieldError(
                 where,
                 "the class body reads rngs, which this class does not declare",
                 why="an InitVar is not inherited by name",
-                fix=RNGS_LINES,
+                fix=f"class {self._class_name}(dx.Layer): ...        # calls get rngs without being told\n{RNGS_LINES}",
             )
         if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
             raise FieldError(
@@ -339,7 +357,7 @@ def _check_hidden(cls: Any, declared: Collection[str]) -> None:
             "this value hides a field or part of a base class, which the constructor would set all the same",
             got=describe(value),
             fix=f"{name}: ... = dx.field(default=...)        # a field\n"
-            f"{name} = dx.Linear(Base.dim, 1, rngs=rngs)        # a part, or a method under @dx.submodule",
+            f"{name} = dx.Linear(Base.dim, 1)        # a part, or a method under @dx.submodule",
         )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from declax._fields.keys import RNGS, is_without_rngs, needed_rngs, rngs_parameter, with_rngs
 from declax._fields.refusals import (
     class_body,
     compares_by_identity,
@@ -27,9 +28,11 @@ from declax._fields.sources import (
     argument_text,
     container_text,
     declared_text,
+    entries,
     has_expression,
     items,
     operand_text,
+    rebuilt,
     text_of,
 )
 from declax.errors import ExpressionError, MissingAttributeError
@@ -110,7 +113,7 @@ dx.defer(operator.contains)(values, FIELD)        # in place of `in`
 dx.defer(max)(FIELD, other)        # in place of max, and in the same way other functions"""
 _NUMBER: Final = """\
 dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
-dx.repeat(TERM, Block(dim, rngs=rngs))        # in place of a comprehension over range(TERM)"""
+dx.repeat(TERM, Block(dim))        # in place of a comprehension over range(TERM)"""
 _ITERATION: Final = """\
 first, second = TERM[0], TERM[1]        # in place of first, second = TERM
 dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)
@@ -228,15 +231,19 @@ class Deferred(Expression):
 
     def _pytree__source(self, write: Write) -> str:
         args, kwargs = self._pytree__args, self._pytree__kwargs
-        written = [argument_text(arg, write) for arg in args]
-        if isinstance(write, SourceWriter) and self._pytree__makes_layers:
-            kwargs = {"rngs": _rngs_of(args[0]), **kwargs}
-            written[0] = write.function(args[0], kwargs["rngs"])
-        written += [f"{name}={argument_text(value, write)}" for name, value in kwargs.items()]
         function = write(self._pytree__function)
-        is_for_people = not isinstance(write, SourceWriter) and self._pytree__function is not slice
-        if is_for_people and not _defers_calls(self._pytree__function):
+        written = [argument_text(arg, write) for arg in args]
+        if isinstance(write, SourceWriter):
+            if self._pytree__makes_layers:
+                kwargs = {RNGS: _rngs_of(args[0], write), **kwargs}
+                written[0] = write.function(args[0], kwargs[RNGS])
+            elif write.implies_rngs and isinstance(self._pytree__function, Expression) and RNGS not in kwargs:
+                function = f"{write.constant(with_rngs, 'with_rngs')}({function}, {write(OWN_RNGS)})"
+            elif write.implies_rngs and is_without_rngs(self._pytree__function, args, kwargs):
+                kwargs = {**kwargs, RNGS: own_rngs_for(self._pytree__function)}
+        elif self._pytree__function is not slice and not _defers_calls(self._pytree__function):
             function = f"dx.defer({function})"
+        written += [f"{name}={argument_text(value, write)}" for name, value in kwargs.items()]
         return f"{function}({', '.join(written)})"
 
     @property
@@ -248,13 +255,39 @@ class Deferred(Expression):
         return _defers_calls(first._pytree__function)
 
 
-def _rngs_of(call: Expression) -> Any:
+def _rngs_of(call: Expression, write: SourceWriter) -> Any:
     """The argument `rngs` of a call, or else of a call among its arguments."""
-    given = call._pytree__kwargs.get("rngs") if isinstance(call, Deferred) else None
-    if given is not None:
-        return given
+    if isinstance(call, Deferred):
+        given = call._pytree__kwargs.get(RNGS)
+        if given is not None:
+            return given
+        if write.implies_rngs and is_without_rngs(call._pytree__function, call._pytree__args, call._pytree__kwargs):
+            return OWN_RNGS
     inner = (operand for operand in call._pytree__operands() if isinstance(operand, Expression))
-    return next((found for operand in inner if (found := _rngs_of(operand)) is not None), None)
+    return next((found for operand in inner if (found := _rngs_of(operand, write)) is not None), None)
+
+
+class _OwnRngs(Expression):
+    """The random streams of the constructor in which an expression is evaluated."""
+
+    __slots__ = ()
+
+    def _pytree__source(self, write: Write) -> str:
+        return RNGS
+
+    def __reduce__(self) -> str:
+        return "OWN_RNGS"
+
+
+OWN_RNGS: Final = _OwnRngs()
+"""Stands for `rngs` in calls whose class body does not mention it."""
+_NEEDED_RNGS: Final = Deferred(needed_rngs, (OWN_RNGS,), {})
+
+
+def own_rngs_for(function: Any) -> Expression:
+    """The `rngs` for a call that leaves them out; checked if the function requires some."""
+    parameter = rngs_parameter(function)
+    return _NEEDED_RNGS if parameter is not None and parameter.is_required else OWN_RNGS
 
 
 def _defers_calls(function: Any) -> bool:
@@ -384,6 +417,30 @@ def constants_of(value: Any) -> Iterator[Any]:
             yield from constants_of(Literal(operand))
         else:
             yield operand
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is made of calls and literals alone, without a field, and its calls require no `rngs`."""
+    if isinstance(value, Deferred):
+        parameter = rngs_parameter(value._pytree__function)
+        is_lacking = parameter is not None and parameter.is_required and RNGS not in value._pytree__kwargs
+        return not is_lacking and all(map(is_constant, value._pytree__operands()))
+    if isinstance(value, Literal | Reference):
+        return all(map(is_constant, value._pytree__operands()))
+    return not isinstance(value, Expression) and (not has_expression(value) or all(map(is_constant, items(value))))
+
+
+def evaluate_constant(value: Any) -> Any:
+    """The value of what `is_constant` accepts."""
+    value = referred(value)
+    if isinstance(value, Deferred):
+        args = map(evaluate_constant, value._pytree__args)
+        kwargs = {name: evaluate_constant(arg) for name, arg in value._pytree__kwargs.items()}
+        return value._pytree__function(*args, **kwargs)
+    held = value._pytree__value if isinstance(value, Literal) else value
+    if not has_expression(held):
+        return held
+    return rebuilt(held, {key: evaluate_constant(item) for key, item in entries(held)})
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:

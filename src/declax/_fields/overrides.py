@@ -11,24 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from declax._fields.expressions import Choice, Deferred, Expression, Literal, Reference, Repeated
-from declax._fields.sources import CONTAINERS, Unmade, Write, declared_text, entries, has_expression, rebuilt
+from declax._fields.sources import CONTAINERS, Unmade, declared_text, entries, has_expression, rebuilt
 from declax.errors import ConstructionError, type_name
-
-
-class _OwnRngs(Expression):
-    """The random streams of the constructor in which an expression is evaluated."""
-
-    __slots__ = ()
-
-    def _pytree__source(self, write: Write) -> str:
-        return "rngs"
-
-    def __reduce__(self) -> str:
-        return "OWN_RNGS"
-
-
-OWN_RNGS: Final = _OwnRngs()
-"""Stands for `rngs` in calls that no class body declares."""
 
 
 class DeclaredPart:

@@ -157,13 +157,15 @@ class SourceWriter:
     Expressions with a name are found by identity; `reserved` are the names that the function around the source binds.
 
     Attributes:
+      implies_rngs: whether calls get the `rngs` of the constructor that they do not mention.
       constants: the values that are not literals, by the name that the source uses.
       shared: the local names of expressions that stand more than once in a part, by identity; empty until written.
     """
 
-    def __init__(self, names: Mapping[int, str], reserved: Collection[str] = ()) -> None:
+    def __init__(self, names: Mapping[int, str], reserved: Collection[str] = (), *, implies_rngs: bool = False) -> None:
         self._names = names
         self._reserved = reserved
+        self.implies_rngs = implies_rngs
         self.shared: dict[int, str] = {}
         self.constants: dict[str, Any] = {"abs": abs, "range": range}
 
@@ -194,10 +196,11 @@ class SourceWriter:
 
     def function(self, item: Any, rngs: Any) -> str:
         """The source of a function that evaluates an expression, with the given keys in place of `rngs`."""
-        names = {**self._names} if rngs is None else {**self._names, id(rngs): "rngs"}
-        writer = SourceWriter(names, self._reserved)
+        names = self._names if rngs is None else {**self._names, id(rngs): "rngs"}
+        writer = SourceWriter(names, self._reserved, implies_rngs=self.implies_rngs and rngs is not None)
         writer.constants = self.constants
-        return f"lambda{'' if rngs is None else ' rngs'}: {writer(item)}"
+        parameter = "" if rngs is None else " rngs=None" if self.implies_rngs else " rngs"
+        return f"lambda{parameter}: {writer(item)}"
 
     def constant(self, value: Any, name: str) -> str:
         """The name under which the source refers to a constant."""

@@ -508,7 +508,7 @@ def submodule(build: Any, /) -> Any:
             "submodule",
             "submodule decorates a method",
             got=describe(build),
-            fix="up = dx.Linear(dim, dim, rngs=rngs)        # with fields that are declared above\n"
+            fix="up = dx.Linear(dim, dim)        # with fields that are declared above\n"
             "@dx.submodule\ndef up(self, rngs: dx.Rngs) -> dx.Linear: ...",
         )
     code = build.__code__

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.class_body import BODY_KEY, BodyNames
-from declax._fields.expressions import Declaration
+from declax._fields.expressions import Declaration, evaluate_constant, is_constant
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
+from declax.errors import MissingRngsError
 
 _MARKS_KEY: Final = "_pytree__marks"
 """The entry of an open class for the fields of its bare specifiers, by name."""
@@ -22,6 +23,10 @@ def take_marks(cls: type) -> str | None:
     body: BodyNames = cls.__dict__[BODY_KEY]
     if "__dataclass_fields__" in cls.__dict__:
         return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
+    _make_shared_calls(cls, body)
+    if not body.bound:
+        delattr(cls, BODY_KEY)
+        return None
     marks = {name: v._pytree__field for name, v in body.bound.items() if isinstance(v, Declaration) and _is_bare(v)}
     if len(marks) < len(body.bound) or not _has_init_of_its_own(cls):
         return next((name for name in body.bound if name not in marks), next(iter(body.bound)))
@@ -30,6 +35,21 @@ def take_marks(cls: type) -> str | None:
     setattr(cls, _MARKS_KEY, marks)
     delattr(cls, BODY_KEY)
     return None
+
+
+def _make_shared_calls(cls: type, body: BodyNames) -> None:
+    """Makes the calls of an open class that were deferred for their `rngs` alone, once for all instances."""
+    if any("_pytree__maker" in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
+        return
+    for name, value in list(body.bound.items()):
+        if not is_constant(value):
+            continue
+        try:
+            made = evaluate_constant(value)
+        except MissingRngsError:
+            continue
+        del body.bound[name]
+        setattr(cls, name, made)
 
 
 def _is_bare(declaration: Declaration) -> bool:

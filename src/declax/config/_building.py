@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from declax._fields.expressions import Deferred
-from declax._fields.overrides import OWN_RNGS, DeclaredPart
+from declax._fields.expressions import OWN_RNGS, Deferred
+from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, target_name

@@ -58,6 +58,7 @@ from declax.nn.dtypes import promote_dtype as promote_dtype
 from declax.nn.embedding import Embed as Embed
 from declax.nn.feed_forward import MLP as MLP
 from declax.nn.feed_forward import GatedMLP as GatedMLP
+from declax.nn.layer import Layer as Layer
 from declax.nn.linear import Linear as Linear
 from declax.nn.lora import LoRA as LoRA
 from declax.nn.lora import LoRALinear as LoRALinear

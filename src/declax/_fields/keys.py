@@ -1,0 +1,131 @@
+"""Random keys that a class body does not mention: which calls get `rngs`, and which calls a body defers for it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import weakref
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from declax.errors import MissingRngsError
+
+RNGS: Final = "rngs"
+NO_RNGS: Final = "random keys are needed here, and the constructor got no rngs"
+
+
+class OpenBodies(threading.local):
+    """The codes of the class bodies of Pytrees that run in a thread, the innermost last.
+
+    A body that raises stays in the list until the next one opens, but no frame runs its code, so it contains no call.
+    """
+
+    def __init__(self) -> None:
+        self.codes: list[CodeType] = []
+
+    def open(self, frame: FrameType) -> CodeType:
+        """Enters the body that a frame runs."""
+        if self.codes:
+            running = set[CodeType]()
+            outer = frame.f_back
+            while outer is not None:
+                running.add(outer.f_code)
+                outer = outer.f_back
+            self.codes = [code for code in self.codes if code in running]
+        self.codes.append(frame.f_code)
+        return frame.f_code
+
+    def close(self, code: CodeType) -> None:
+        """Leaves a body, and those within it that raised."""
+        while self.codes:
+            if self.codes.pop() is code:
+                return
+
+    def contain(self, frame: FrameType | None) -> bool:
+        """Whether a frame is a class body, or was called by one directly.
+
+        Helpers and comprehensions of a body belong to it. What runs within a construction, the import of a module, a
+        function of declax or the body of another class does not.
+        """
+        codes = self.codes
+        while frame is not None:
+            code = frame.f_code
+            if any(code is other for other in codes):
+                return True
+            is_function = code.co_flags & inspect.CO_OPTIMIZED
+            if not is_function or str(frame.f_globals.get("__name__")).startswith("declax."):
+                return False
+            frame = frame.f_back
+        return False
+
+
+OPEN_BODIES: Final = OpenBodies()
+
+
+class RngsParameter:
+    """How a class or function takes `rngs`.
+
+    Attributes:
+      is_required: whether there is no default.
+      position: its number among the positional parameters; None for a keyword-only parameter.
+    """
+
+    __slots__ = ("is_required", "position")
+
+    def __init__(self, is_required: bool, position: int | None) -> None:
+        self.is_required = is_required
+        self.position = position
+
+    def is_given(self, args: tuple[Any, ...], names: Any) -> bool:
+        """Whether a call with these arguments and keywords gives it."""
+        return RNGS in names or (self.position is not None and len(args) > self.position)
+
+
+_known = weakref.WeakKeyDictionary[Any, tuple[Any, RngsParameter | None]]()
+"""By class or function: its constructor, which a decorator replaces, and the parameter."""
+
+
+def rngs_parameter(target: Any) -> RngsParameter | None:
+    """The parameter `rngs` of a class or function, if it is required or None by default."""
+    constructor = target.__init__ if isinstance(target, type) else None
+    try:
+        known = _known.get(target)
+        if known is None or known[0] is not constructor:
+            known = _known[target] = constructor, _read(target)
+        return known[1]
+    except TypeError:  # without a hash, or without weak references
+        return _read(target)
+
+
+def _read(target: Any) -> RngsParameter | None:
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return None
+    found = parameters.get(RNGS)
+    if found is None or found.default not in (None, inspect.Parameter.empty):
+        return None
+    if found.kind in (found.VAR_KEYWORD, found.VAR_POSITIONAL, found.POSITIONAL_ONLY):
+        return None
+    positional = found.kind is found.POSITIONAL_OR_KEYWORD
+    position = list(parameters).index(RNGS) if positional else None
+    return RngsParameter(found.default is inspect.Parameter.empty, position)
+
+
+def is_without_rngs(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether a call leaves out a parameter `rngs` that the target has."""
+    found = rngs_parameter(target)
+    return found is not None and not found.is_given(args, kwargs)
+
+
+def needed_rngs(given: Any) -> Any:
+    """The streams that a constructor got, for a part that requires some."""
+    if given is None:
+        raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
+    return given
+
+
+def with_rngs(target: Any, rngs: Any) -> Any:
+    """A class or function that a field holds, which gets `rngs` if it has such a parameter."""
+    return target if rngs_parameter(target) is None else functools.partial(target, rngs=rngs)
