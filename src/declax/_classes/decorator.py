@@ -163,7 +163,7 @@ def wrap_post_init(cls: Any) -> None:
         if is_entry:
             type(self)._pytree__maker(self, init_vars)
             if by_name:
-                init_vars = _init_vars_of(type(self), init_vars)
+                init_vars, named = (), _init_vars_of(type(self), init_vars)
         if original is not None:
             original(self, *init_vars, **named)
         else:
@@ -182,34 +182,33 @@ def wrap_post_init(cls: Any) -> None:
     cls._pytree__install = staticmethod(wrap_post_init)
 
 
-def _init_vars_of(cls: Any, init_vars: tuple[object, ...]) -> tuple[object, ...]:
-    """The InitVars that the ``__post_init__`` of a class takes, found by the names of its parameters.
-
-    So that a class with the implied `rngs` writes ``__post_init__(self)``.
-    """
-    names = _post_init_parameters(cls)
+def _init_vars_of(cls: Any, init_vars: tuple[object, ...]) -> dict[str, object]:
+    """The InitVars that the ``__post_init__`` of a Layer takes, found by the names of its parameters."""
     known = dict(zip(cls._pytree__maker.init_vars, init_vars, strict=True))
-    for name in names:
-        if name not in known:
-            raise FieldError(
-                f"{type_name(cls)}.__post_init__",
-                f"the parameter {name!r} is no InitVar of the class",
-                expected=", ".join(known),
-                fix=f"{name}: dx.InitVar[...] = dx.field()",
-            )
-    return tuple(known[name] for name in names)
+    return {name: known[name] for name in _post_init_names(cls, tuple(known))}
 
 
 @functools.lru_cache(maxsize=4096)
-def _post_init_parameters(cls: type) -> tuple[str, ...]:
-    """The parameters of the ``__post_init__`` that a class defines or inherits, in place of the generated one."""
+def _post_init_names(cls: type, init_vars: tuple[str, ...]) -> tuple[str, ...]:
+    """The InitVars among the parameters of the ``__post_init__`` that a class defines or inherits."""
     for base in cls.__mro__:
         defined = base.__dict__.get("__post_init__")
         if defined is not None and hasattr(defined, MAKES_MEMBERS):
             defined = getattr(defined, "__wrapped__", None)
-        if defined is not None:
-            parameters = list(inspect.signature(defined).parameters.values())[1:]
-            return tuple(p.name for p in parameters if p.default is p.empty)
+        if defined is None:
+            continue
+        parameters = list(inspect.signature(defined).parameters.values())[1:]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        for parameter in named:
+            if parameter.default is parameter.empty and parameter.name not in init_vars:
+                raise FieldError(
+                    f"{type_name(cls)}.__post_init__",
+                    f"the parameter {parameter.name!r} is no InitVar of the class",
+                    why="in a Layer, __post_init__ gets the InitVars by the names of its parameters",
+                    expected=", ".join(init_vars),
+                    fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
+                )
+        return tuple(p.name for p in named if p.name in init_vars)
     return ()
 
 

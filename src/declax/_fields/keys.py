@@ -7,10 +7,11 @@ import inspect
 import threading
 import weakref
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from declax.errors import MissingRngsError
 
+R = TypeVar("R")
 RNGS: Final = "rngs"
 NO_RNGS: Final = "random keys are needed here, and the constructor got no rngs"
 
@@ -88,7 +89,7 @@ _known = weakref.WeakKeyDictionary[Any, tuple[Any, RngsParameter | None]]()
 
 def rngs_parameter(target: Any) -> RngsParameter | None:
     """The parameter `rngs` of a class or function, if it is required or None by default."""
-    constructor = target.__init__ if isinstance(target, type) else None
+    constructor = getattr(target, "__init__", None) if isinstance(target, type) else None
     try:
         known = _known.get(target)
         if known is None or known[0] is not constructor:
@@ -119,8 +120,12 @@ def is_without_rngs(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
     return found is not None and not found.is_given(args, kwargs)
 
 
-def needed_rngs(given: Any) -> Any:
-    """The streams that a constructor got, for a part that requires some."""
+def needed_rngs(given: R | None) -> R:
+    """The streams that a constructor got, for a part that requires some.
+
+    Raises:
+      MissingRngsError: it got none.
+    """
     if given is None:
         raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
     return given

@@ -14,8 +14,6 @@ from jax import lax
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
@@ -23,12 +21,13 @@ from declax._variables.variable import Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, check_broadcasts, field_of
+from declax.nn.layer import Layer
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
 
 @dataclass
-class Scaling(Module):
+class Scaling(Layer):
     """The fields of all layers of normalization, and the formula for given moments."""
 
     num_features: int = field(ge=1)
@@ -42,7 +41,6 @@ class Scaling(Module):
     axis_index_groups: AxisGroups | None = field(default=None)
     use_fast_variance: bool = True
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
     scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     scale: Param[jax.Array] | None = variable(
         (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
@@ -107,7 +105,6 @@ class Normalization(Scaling):
     _: KW_ONLY
     use_bias: bool = field(default=True)
     bias_init: InitVar[Initializer] = field(default=zeros)
-    rngs: InitVar[Rngs] = field()
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias: Param[jax.Array] | None = variable(
         (Scaling.num_features,),

@@ -50,12 +50,12 @@ from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static
 from declax._lazy import lazy_names
-from declax._module.module import Module
 from declax._typing import Dtype
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.nn import dtypes
+from declax.nn.layer import Layer
 
 _NAMES: Final = (
     "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log1mexp log_sigmoid log_softmax "
@@ -86,7 +86,7 @@ def _slope(initial: float | jax.Array, dtype: Dtype, metadata: Mapping[str, Any]
 
 
 @dataclass
-class PReLU(Module):
+class PReLU(Layer):
     """A `relu` that learns its slope below zero.
 
     ``y = x if x >= 0 else negative_slope * x``

@@ -15,9 +15,9 @@ from jax.core import Tracer
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer, when
+from declax._fields.keys import needed_rngs
 from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._lazy import lazy_names
-from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
@@ -29,6 +29,7 @@ from declax.nn.contractions import LinearGeneral
 from declax.nn.dot_product import dot_product_attention as dot_product_attention
 from declax.nn.dot_product import dot_product_attention_weights as dot_product_attention_weights
 from declax.nn.dot_product import dot_product_attention_with_rope as dot_product_attention_with_rope
+from declax.nn.layer import Layer
 from declax.nn.linear import Made, OutSharding, default_bias_init, default_kernel_init
 from declax.nn.masks import combine_masks as combine_masks
 from declax.nn.masks import make_attention_mask as make_attention_mask
@@ -63,7 +64,7 @@ def _takes_offset(attention_fn: Callable[..., Any]) -> bool:
 
 
 @dataclass
-class _Heads(Module):
+class _Heads(Layer):
     """The fields of attention on which the maps to heads and from them depend."""
 
     num_heads: int = field(ge=1)
@@ -93,7 +94,7 @@ class _Heads(Module):
         self.num_kv_heads, self.in_kv_features = self._kv_heads, self._kv_features
 
 
-def _to_heads(in_features: int, num_heads: int, kernel: Made, bias: Made, rngs: Rngs) -> LinearGeneral:
+def _to_heads(in_features: int, num_heads: int, kernel: Made, bias: Made) -> LinearGeneral:
     """Declares the map of an input to queries, keys or values."""
     return LinearGeneral(
         in_features,
@@ -106,13 +107,12 @@ def _to_heads(in_features: int, num_heads: int, kernel: Made, bias: Made, rngs: 
         precision=_Heads.precision,
         promote_dtype=_Heads.qkv_promote_dtype,
         dot_general=_Heads.qkv_dot_general,
-        rngs=rngs,
         kernel_metadata=kernel[1],
         bias_metadata=bias[1],
     )
 
 
-def _norm_of_heads(rngs: Rngs, metadata: Mapping[str, Any]) -> LayerNorm | None:
+def _norm_of_heads(metadata: Mapping[str, Any]) -> LayerNorm | None:
     """Declares the norm of queries or keys."""
     norm = LayerNorm(
         _Heads._head_features,
@@ -120,7 +120,6 @@ def _norm_of_heads(rngs: Rngs, metadata: Mapping[str, Any]) -> LayerNorm | None:
         dtype=_Heads.dtype,
         param_dtype=_Heads.param_dtype,
         promote_dtype=_Heads.ln_promote_dtype,
-        rngs=rngs,
         scale_metadata=metadata,
     )
     return when(_Heads.normalize_qk, norm)
@@ -199,7 +198,6 @@ class MultiHeadAttention(_Heads):
     attention_fn: Callable[..., jax.Array] = field(default=dot_product_attention)
     decode: bool | None = field(default=None)
     rope: RoPE | None = field(default=None)
-    rngs: InitVar[Rngs] = field()
     keep_rngs: InitVar[bool] = field(default=True)
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     out_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
@@ -208,16 +206,16 @@ class MultiHeadAttention(_Heads):
     query_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     key_ln_scale_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     query: LinearGeneral = _to_heads(
-        _Heads.in_features, _Heads.num_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
+        _Heads.in_features, _Heads.num_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata)
     )
     key: LinearGeneral = _to_heads(
-        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
+        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata)
     )
     value: LinearGeneral = _to_heads(
-        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs
+        _Heads._kv_features, _Heads._kv_heads, (kernel_init, kernel_metadata), (bias_init, bias_metadata)
     )
-    query_ln: LayerNorm | None = _norm_of_heads(rngs, query_ln_scale_metadata)
-    key_ln: LayerNorm | None = _norm_of_heads(rngs, key_ln_scale_metadata)
+    query_ln: LayerNorm | None = _norm_of_heads(query_ln_scale_metadata)
+    key_ln: LayerNorm | None = _norm_of_heads(key_ln_scale_metadata)
     out: LinearGeneral = LinearGeneral(
         (_Heads.num_heads, _Heads._head_features),
         _or(_Heads.out_features, _Heads.in_features),
@@ -230,7 +228,6 @@ class MultiHeadAttention(_Heads):
         precision=_Heads.precision,
         promote_dtype=_Heads.out_promote_dtype,
         dot_general=_Heads.out_dot_general,
-        rngs=rngs,
         kernel_metadata=when(defer(bool)(out_kernel_metadata), out_kernel_metadata, kernel_metadata),
         bias_metadata=when(defer(bool)(out_bias_metadata), out_bias_metadata, bias_metadata),
     )
@@ -238,19 +235,10 @@ class MultiHeadAttention(_Heads):
     cached_value: Cache[jax.Array] | None = data(default=None, init=False)
     cache_index: Cache[jax.Array] | None = data(default=None, init=False)
 
-    def __post_init__(
-        self,
-        kernel: object,
-        out_kernel: object,
-        bias: object,
-        out_bias: object,
-        rngs: Rngs,
-        keep_rngs: bool,
-        *_: object,
-    ) -> None:
+    def __post_init__(self, *_: object, keep_rngs: bool = True, rngs: Rngs | None = None) -> None:
         self._resolve_sizes()
-        stream = rngs.dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
-        self.rngs = stream  # pyright: ignore[reportAttributeAccessIssue]  # an InitVar has this name too
+        stream = needed_rngs(rngs).dropout.fork() if keep_rngs and self.dropout_rate > 0 else None
+        self.rngs = stream  # type: ignore[assignment]  # the peer's name for it
 
     @property
     def head_dim(self) -> int:

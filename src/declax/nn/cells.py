@@ -13,8 +13,8 @@ from typing_extensions import TypeVar
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer, when
+from declax._fields.keys import needed_rngs
 from declax._fields.specifiers import KW_ONLY, field, static
-from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Activation, Dtype, Initializer
 from declax._variables.metadata import EMPTY
@@ -22,6 +22,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE, DtypeDefault
 from declax.initializers import orthogonal, zeros
 from declax.nn import dtypes
 from declax.nn.activations import sigmoid, tanh
+from declax.nn.layer import Layer
 from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
 
 C = TypeVar("C", default=Any)
@@ -40,7 +41,7 @@ def modified_orthogonal(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp
     return orthogonal()(key, shape).astype(dtype)
 
 
-class RNNCellBase(Module, Generic[C]):
+class RNNCellBase(Layer, Generic[C]):
     """The base of recurrent cells: one step of a sequence.
 
     A cell of your own overrides all three members. `C` is the type of its state, which is called carry.
@@ -87,8 +88,8 @@ class RNNCellBase(Module, Generic[C]):
 
 
 @defer
-def _stream(rngs: Rngs) -> RngStream:
-    return rngs.carry.fork()
+def _stream(rngs: Rngs | None = None) -> RngStream:
+    return needed_rngs(rngs).carry.fork()
 
 
 @dataclass
@@ -104,8 +105,7 @@ class _Cell(RNNCellBase[C]):
     carry_init: Initializer | None = field(default=None)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     keep_rngs: InitVar[bool] = field(default=False)
-    rngs: InitVar[Rngs] = field()
-    _carry_rngs = when(keep_rngs, _stream(rngs))
+    _carry_rngs = when(keep_rngs, _stream())
 
     @property
     def num_feature_axes(self) -> int:
@@ -193,7 +193,7 @@ class _LSTM(_Cell[LSTMState]):
 _INPUT, _HIDDEN = _Cell.in_features, _Cell.hidden_features
 
 
-def _gates(number: int, in_features: int, kernel: Made, bias: Made | None, rngs: Rngs) -> Linear:
+def _gates(number: int, in_features: int, kernel: Made, bias: Made | None) -> Linear:
     """Declares the map of the input or the state of a cell for some of its gates."""
     bias_init, bias_metadata = bias or (default_bias_init, EMPTY)
     return Linear(
@@ -205,7 +205,6 @@ def _gates(number: int, in_features: int, kernel: Made, bias: Made | None, rngs:
         kernel_init=kernel[0],
         bias_init=bias_init,
         promote_dtype=_Cell.promote_dtype,
-        rngs=rngs,
         kernel_metadata=kernel[1],
         bias_metadata=bias_metadata,
     )
@@ -262,26 +261,17 @@ class LSTMCell(_LSTM):
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=modified_orthogonal)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    ii: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
-    if_: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
-    ig: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
-    io: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None, rngs)
-    hi: Linear = _gates(
-        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
-    )
-    hf: Linear = _gates(
-        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
-    )
-    hg: Linear = _gates(
-        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
-    )
-    ho: Linear = _gates(
-        1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
-    )
+    ii: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None)
+    if_: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None)
+    ig: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None)
+    io: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), None)
+    hi: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
+    hf: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
+    hg: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
+    ho: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
 
     def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
         of_input, of_state = (self.ii, self.if_, self.ig, self.io), (self.hi, self.hf, self.hg, self.ho)
@@ -315,14 +305,11 @@ class OptimizedLSTMCell(_LSTM):
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    dense_i: Linear = _gates(4, _INPUT, (kernel_init, kernel_metadata), None, rngs)
-    dense_h: Linear = _gates(
-        4, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata), rngs
-    )
+    dense_i: Linear = _gates(4, _INPUT, (kernel_init, kernel_metadata), None)
+    dense_h: Linear = _gates(4, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
 
     def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
         return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
@@ -375,12 +362,11 @@ class GRUCell(_OneArray):
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    dense_i: Linear = _gates(3, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
-    dense_h: Linear = _gates(3, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None, rngs)
+    dense_i: Linear = _gates(3, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata))
+    dense_h: Linear = _gates(3, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Computes one step.
@@ -428,12 +414,11 @@ class SimpleCell(_OneArray):
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     recurrent_kernel_init: InitVar[Initializer] = field(default=orthogonal())
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     recurrent_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    dense_h: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None, rngs)
-    dense_i: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
+    dense_h: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None)
+    dense_i: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata))
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Computes one step.

@@ -15,14 +15,13 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
+from declax.nn.layer import Layer
 from declax.nn.linear import OutSharding, default_bias_init, default_kernel_init
 
 Sizes: TypeAlias = int | Sequence[int]
@@ -55,7 +54,7 @@ def _of_a_vector(initializer: Initializer) -> Initializer:
 
 
 @dataclass
-class LinearGeneral(Module):
+class LinearGeneral(Layer):
     """An affine map of any axes of its input.
 
     The map contracts the axes `axis` of the input with the first axes of the kernel. With `batch_axis`, there is a
@@ -107,7 +106,6 @@ class LinearGeneral(Module):
     dot_general: Callable[..., jax.Array] | None = field(default=None)
     dot_general_cls: Callable[[], Callable[..., jax.Array]] | None = field(default=None)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     kernel: Param[jax.Array] = variable(
@@ -196,7 +194,7 @@ def _axis_names(operand: str, rank: int) -> list[str | int]:
 
 
 @dataclass
-class Einsum(Module):
+class Einsum(Layer):
     """A product with a kernel, in Einstein's notation.
 
     ``y = einsum(einsum_str, x, kernel) + bias``
@@ -238,7 +236,6 @@ class Einsum(Module):
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     einsum_op: Callable[..., jax.Array] = field(default=jnp.einsum)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     kernel: Param[jax.Array] = variable(

@@ -15,8 +15,6 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
@@ -24,6 +22,7 @@ from declax._variables.variable import Param
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
+from declax.nn.layer import Layer
 
 Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
 """A name of a padding, or how much to add before and after each spatial axis."""
@@ -80,7 +79,7 @@ def _per_axis(where: str, value: PerAxis, rank: int | None = None) -> tuple[int,
 
 
 @dataclass
-class Convolution(Module):
+class Convolution(Layer):
     """The arguments and parameters that `Conv` and `ConvTranspose` share."""
 
     paddings: ClassVar[tuple[str, ...]] = ()
@@ -101,7 +100,6 @@ class Convolution(Module):
     bias_init: InitVar[Initializer] = field(default=zeros)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     _shape = defer(shape_of_kernel)("Convolution", kernel_size, in_features, out_features)

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer
 from declax._variables.metadata import EMPTY
 from declax._variables.placement import explicit_spec, make_spec, several
@@ -21,11 +19,12 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
+from declax.nn.layer import Layer
 from declax.nn.linear import OutSharding, default_embed_init
 
 
 @dataclass
-class Embed(Module):
+class Embed(Layer):
     """A table of vectors, looked up by integers.
 
     ``y[..., :] = embedding[x[...], :]``
@@ -57,7 +56,6 @@ class Embed(Module):
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     embedding_init: InitVar[Initializer] = field(default=default_embed_init)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
     embedding_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     embedding: Param[jax.Array] = variable(
         (num_embeddings, features),

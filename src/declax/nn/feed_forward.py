@@ -11,13 +11,12 @@ import jax
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer, when
 from declax._fields.specifiers import KW_ONLY, field, static
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Activation, Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn.activations import gelu, silu
+from declax.nn.layer import Layer
 from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
 from declax.nn.stochastic import Dropout
 
@@ -33,7 +32,7 @@ def _is_positive(rate: float) -> bool:
 
 
 @dataclass
-class _FeedForward(Module):
+class _FeedForward(Layer):
     """The fields of all feed-forward networks."""
 
     in_features: int = field(ge=1)
@@ -52,7 +51,7 @@ class _FeedForward(Module):
 _INPUT, _HIDDEN = _FeedForward.in_features, _FeedForward.hidden_features
 
 
-def _map(in_features: int, out_features: int, kernel: Made, bias: Made, rngs: Rngs) -> Linear:
+def _map(in_features: int, out_features: int, kernel: Made, bias: Made) -> Linear:
     """Declares one of the maps of a network."""
     return Linear(
         in_features,
@@ -64,7 +63,6 @@ def _map(in_features: int, out_features: int, kernel: Made, bias: Made, rngs: Rn
         kernel_init=kernel[0],
         bias_init=bias[0],
         promote_dtype=_FeedForward.promote_dtype,
-        rngs=rngs,
         kernel_metadata=kernel[1],
         bias_metadata=bias[1],
     )
@@ -106,21 +104,17 @@ class MLP(_FeedForward):
     _: KW_ONLY
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     down_kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    up: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
+    up: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata))
     down: Linear = _map(
         _HIDDEN,
         _output_features(_FeedForward.out_features, _INPUT),
         (kernel_init, when(defer(bool)(down_kernel_metadata), down_kernel_metadata, kernel_metadata)),
         (bias_init, bias_metadata),
-        rngs,
     )
-    dropout: Dropout | None = when(
-        _is_positive(_FeedForward.dropout_rate), Dropout(_FeedForward.dropout_rate, rngs=rngs)
-    )
+    dropout: Dropout | None = when(_is_positive(_FeedForward.dropout_rate), Dropout(_FeedForward.dropout_rate))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the network.
@@ -159,10 +153,9 @@ class GatedMLP(MLP):
     activation: Activation = field(default=silu)
     kernel_init: InitVar[Initializer] = field(default=default_kernel_init)
     bias_init: InitVar[Initializer] = field(default=default_bias_init)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
-    gate: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata), rngs)
+    gate: Linear = _map(_INPUT, _HIDDEN, (kernel_init, kernel_metadata), (bias_init, bias_metadata))
 
     def _hidden(self, inputs: jax.Array) -> jax.Array:
         return self.activation(self.gate(inputs)) * self.up(inputs)

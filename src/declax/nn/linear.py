@@ -12,8 +12,6 @@ from jax import lax
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._lazy import lazy_names
-from declax._module.module import Module
-from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
@@ -21,6 +19,7 @@ from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis
+from declax.nn.layer import Layer
 
 default_kernel_init: Initializer = lecun_normal()
 default_bias_init: Initializer = zeros
@@ -33,7 +32,7 @@ Made: TypeAlias = tuple[Initializer, Mapping[str, Any]]
 
 
 @dataclass
-class Linear(Module):
+class Linear(Layer):
     """An affine map of the last axis.
 
     ``y[..., j] = sum_i x[..., i] * kernel[i, j] + bias[j]``
@@ -75,7 +74,6 @@ class Linear(Module):
     dot_general: Callable[..., jax.Array] = field(default=lax.dot_general)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
     preferred_element_type: Dtype | None = static(default=None)
-    rngs: InitVar[Rngs] = field()
     kernel_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     bias_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     kernel: Param[jax.Array] = variable(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
+from declax._fields.keys import needed_rngs
 from declax._fields.specifiers import KW_ONLY, field, static
 from declax._lazy import lazy_names
 from declax._module.module import Module
@@ -25,6 +26,7 @@ from declax.initializers import he_uniform, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn.contractions import LinearGeneral, sizes_of
+from declax.nn.layer import Layer
 from declax.nn.linear import Linear, OutSharding
 
 default_a_initializer: Initializer = he_uniform()
@@ -48,14 +50,14 @@ def _factor(
     initializer: Initializer,
     shape: tuple[int, int],
     dtype: Dtype,
-    rngs: Rngs,
     metadata: Mapping[str, Any],
+    rngs: Rngs | None = None,
 ) -> Variable[jax.Array]:
-    return kind(initializer(rngs.params(), shape, dtype), **metadata)
+    return kind(initializer(needed_rngs(rngs).params(), shape, dtype), **metadata)
 
 
 @dataclass
-class LoRA(Module):
+class LoRA(Layer):
     """A low-rank map, alone or beside another module.
 
     ``y = x @ lora_a @ lora_b + base_module(x)``
@@ -101,14 +103,13 @@ class LoRA(Module):
     b_initializer: InitVar[Initializer] = field(default=default_b_initializer)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
     a_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     b_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     lora_a: Variable[jax.Array] = defer(_factor)(
-        lora_param_type, a_initializer, (in_features, lora_rank), param_dtype, rngs, a_metadata
+        lora_param_type, a_initializer, (in_features, lora_rank), param_dtype, a_metadata
     )
     lora_b: Variable[jax.Array] = defer(_factor)(
-        lora_param_type, b_initializer, (lora_rank, out_features), param_dtype, rngs, b_metadata
+        lora_param_type, b_initializer, (lora_rank, out_features), param_dtype, b_metadata
     )
 
     def __post_init__(self, *used_up: object) -> None:
@@ -176,7 +177,6 @@ class LoRALinear(Linear):
     b_initializer: InitVar[Initializer] = field(default=default_b_initializer)
     lora_param_type: type[Variable[Any]] = static(default=LoRAParam)
     lora_promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
     a_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     b_metadata: InitVar[Mapping[str, Any]] = field(default=EMPTY)
     lora: LoRA = LoRA(
@@ -189,7 +189,6 @@ class LoRALinear(Linear):
         b_initializer=b_initializer,
         lora_param_type=lora_param_type,
         promote_dtype=lora_promote_dtype,
-        rngs=rngs,
         a_metadata=a_metadata,
         b_metadata=b_metadata,
     )

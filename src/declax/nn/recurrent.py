@@ -28,6 +28,7 @@ from declax.nn.cells import LSTMCell as LSTMCell
 from declax.nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn.cells import SimpleCell as SimpleCell
 from declax.nn.cells import modified_orthogonal as modified_orthogonal
+from declax.nn.layer import Layer
 from declax.nn.linear import default_bias_init as default_bias_init
 from declax.nn.linear import default_kernel_init as default_kernel_init
 from declax.transforms._engine.prefixes import Carry, StateAxes
@@ -98,7 +99,7 @@ class RunOptions(TypedDict, Generic[C], total=False):
 
 
 @dataclass
-class RNN(Module, Generic[C]):
+class RNN(Layer, Generic[C]):
     """Runs a cell along the time axis of a sequence.
 
     The cell is carried from step to step with its Variables, so that a cell may count or draw: see `dx.scan`.
@@ -136,7 +137,7 @@ class RNN(Module, Generic[C]):
     unroll: int | bool = field(default=1, ge=1)
     state_axes: Mapping[Any, StepAxis] | None = static(default=None)
     broadcast_rngs: Filter = static(default=None)
-    rngs: RngSource | bool | None = data(default=True)
+    rngs: RngSource | bool | None = data(default=True)  # type: ignore[assignment]  # it is kept
 
     def __post_init__(self) -> None:
         self.rngs = _carry_stream(self, self.rngs)
@@ -341,7 +342,7 @@ def _concatenate(forward: jax.Array, backward: jax.Array) -> jax.Array:
 
 
 @dataclass
-class Bidirectional(Module):
+class Bidirectional(Layer):
     """Runs one layer forward and one backward along a sequence, and merges their outputs of each step.
 
     Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", https://doi.org/10.1109/78.650093.
@@ -371,7 +372,7 @@ class Bidirectional(Module):
     merge_fn: Callable[[jax.Array, jax.Array], jax.Array] = field(default=_concatenate)
     time_major: bool = field(default=False)
     return_carry: bool = field(default=False)
-    rngs: RngSource | bool | None = data(default=True)
+    rngs: RngSource | bool | None = data(default=True)  # type: ignore[assignment]  # it is kept
 
     def __post_init__(self) -> None:
         self.rngs = _carry_stream(self, self.rngs)

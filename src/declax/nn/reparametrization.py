@@ -12,6 +12,7 @@ from jax import lax
 
 from declax import errors
 from declax._classes.decorator import dataclass
+from declax._fields.keys import needed_rngs
 from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._filters import All, Filter, PathContains, as_written
 from declax._graph.api import state as state_of
@@ -26,10 +27,11 @@ from declax._variables.variable import BatchStat, Param
 from declax.initializers import NamedInitializer, normal, ones
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of
+from declax.nn.layer import Layer
 
 
 @dataclass
-class WeightNorm(Module):
+class WeightNorm(Layer):
     """Normalizes the weights of a layer before each call.
 
     ``weight = scale * weight / sqrt(sum(weight**2) + epsilon)``, with the sum over all axes but `feature_axes`
@@ -74,10 +76,9 @@ class WeightNorm(Module):
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     variable_filter: Filter = static(default=PathContains("kernel"))
     promote_dtype: dtypes.PromoteDtype = static(default=dtypes.promote_dtype)
-    rngs: InitVar[Rngs] = field()
     scales: dict[Path, jax.Array] | None = data(default=None, init=False)
 
-    def __post_init__(self, scale_init: Initializer, rngs: Rngs) -> None:
+    def __post_init__(self, scale_init: Initializer, *, rngs: Rngs | None = None) -> None:
         _check_callable(self, self.layer_instance)
         if self.feature_axes is not None:
             check_axes_type(self, "feature_axes")
@@ -115,11 +116,11 @@ class WeightNorm(Module):
     def _features(self, weight: jax.Array) -> tuple[int, ...]:
         return () if self.feature_axes is None else axes_of(self, "feature_axes", weight, "weight")
 
-    def _first_scale(self, weight: jax.Array, initializer: Initializer, rngs: Rngs) -> jax.Array:
+    def _first_scale(self, weight: jax.Array, initializer: Initializer, rngs: Rngs | None) -> jax.Array:
         shape = tuple(weight.shape[axis] for axis in self._features(weight))
         if isinstance(initializer, NamedInitializer) and not initializer.needs_key:
             return initializer(None, shape)  # NNX draws no key, and takes only constants
-        return initializer(rngs.params(), shape)
+        return initializer(needed_rngs(rngs).params(), shape)
 
     def _normalized(self, path: Path, weight: jax.Array) -> jax.Array:
         features = self._features(weight)
@@ -136,7 +137,7 @@ class WeightNorm(Module):
 
 
 @dataclass
-class SpectralNorm(Module):
+class SpectralNorm(Layer):
     """Divides the weights of a layer by their largest singular value before each call.
 
     ``weight = weight / sigma``, with ``sigma = v @ weight @ u``
@@ -183,15 +184,14 @@ class SpectralNorm(Module):
     param_dtype: Dtype = static(default_factory=PARAM_DTYPE)
     error_on_non_matrix: bool = field(default=False)
     update_stats: InitVar[bool] = field(default=True)
-    rngs: InitVar[Rngs] = field()
     use_running_average: bool = field(default=False, init=False)
     batch_stats: dict[Path, BatchStat[jax.Array]] = data(default_factory=dict, init=False)
 
-    def __post_init__(self, update_stats: bool, rngs: Rngs) -> None:
+    def __post_init__(self, update_stats: bool, *, rngs: Rngs | None = None) -> None:
         _check_callable(self, self.layer_instance)
         self.use_running_average = not update_stats
         for path, weight in self._weights().items():
-            key, shape = rngs.params(), (1, weight.shape[-1])
+            key, shape = needed_rngs(rngs).params(), (1, weight.shape[-1])
             self.batch_stats[*path, "u"] = BatchStat(normal()(key, shape, self.param_dtype))
             self.batch_stats[*path, "sigma"] = BatchStat(ones(key, (), self.param_dtype))
 

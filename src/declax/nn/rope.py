@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field
-from declax._module.module import Module
 from declax.nn import dtypes
 from declax.nn._checks import field_of
+from declax.nn.layer import Layer
 
 
 @dataclass
-class RoPE(Module):
+class RoPE(Layer):
     """Rotates pairs of features by angles that grow with the position.
 
     Features ``i`` and ``i + n`` of the first ``2 n`` are the coordinates of a point, which is turned by the angle

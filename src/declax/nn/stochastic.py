@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field
-from declax._module.module import Module
 from declax._random.streams import Rngs, RngStream
 from declax.nn._checks import axes_of, check_axes_type, decide, field_of, no_random_numbers
+from declax.nn.layer import Layer
 
 
 @dataclass
-class Dropout(Module):
+class Dropout(Layer):
     """Sets a random part of its input to zero, and scales the rest up.
 
     ``y = where(keep, x / (1 - rate), 0)``, each element of `keep` being True
@@ -54,7 +54,7 @@ class Dropout(Module):
     broadcast_dims: Sequence[int] = field(default=())
     deterministic: bool | None = field(default=False)
     rng_collection: str = field(default="dropout")
-    rngs: Rngs | RngStream | None = field(default=None)
+    rngs: Rngs | RngStream | None = field(default=None)  # type: ignore[assignment]  # it is kept
 
     def __post_init__(self) -> None:
         if self.broadcast_dims != ():
