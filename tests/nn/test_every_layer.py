@@ -103,8 +103,8 @@ CASES = {
         is_of_the_peer=False,
     ),
 }
-NOT_ALONE = {"RNN", "RNNCellBase", "RoPE"}
-"""RNN is in the cases of its cells; RoPE is no layer over inputs, and has no Variables: see `test_rope.py`."""
+NOT_ALONE = {"Layer", "RNN", "RNNCellBase", "RoPE"}
+"""Bases; RNN, which is among the cases of its cells; RoPE, which has no inputs and no Variables: see `test_rope.py`."""
 
 RECURRENT = ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell", "Bidirectional")
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.errors import GraphError, LayerError, TransformError
+from declax.errors import GraphError, LayerError, MissingRngsError, TransformError
 from declax.nn.stacking import Stacked
 from equations import equations
 
@@ -730,10 +730,14 @@ def test_no_tracer_leaks():
     assert_close(stacked(X, 0.5), stacked(X, jnp.array(0.5)))
 
 
-@pytest.mark.parametrize("rngs", [None, dx.Rngs(0)])
-def test_a_partial_that_does_not_take_the_rngs(rngs):
+def test_a_partial_without_rngs():
+    with pytest.raises(MissingRngsError, match=r"Linear\.kernel: random keys are needed here"):
+        Stacked(functools.partial(dx.Linear, 2, 2), 3)
+
+
+def test_a_partial_that_does_not_take_the_rngs():
     with pytest.raises(LayerError, match="the function that makes a layer does not take the arguments") as caught:
-        Stacked(functools.partial(dx.Linear, 2, 2), 3, rngs=rngs)
+        Stacked(functools.partial(dx.Linear, 2, 2), 3, rngs=dx.Rngs(0))
     first, second = caught.value.fix.splitlines()
     made = eval(first, {"dx": dx, "rngs": dx.Rngs(0)})
     assert made.layers.kernel.shape == (3, 2, 2)

@@ -368,7 +368,9 @@ def test_a_shape_of_no_sizes(size):
 def test_missing_rngs():
     with pytest.raises(TypeError, match="rngs"):
         Base(2)
-    for rngs in (None, 3, jax.random.key(0)):
+    with pytest.raises(errors.MissingRngsError, match="random keys are needed here, and the constructor got no rngs"):
+        Base(2, None)
+    for rngs in (3, jax.random.key(0)):
         with pytest.raises(
             errors.FieldError, match="draws from the stream 'params', and the given rngs have no streams"
         ):

@@ -77,7 +77,7 @@ def test_a_method_that_takes_rngs_in_a_class_without_them():
             def act(self, rngs: dx.Rngs) -> dx.Linear:
                 return dx.Linear(2, 2, rngs=rngs)
 
-    assert caught.value.fix.splitlines()[:2] == ["_: dx.KW_ONLY", "rngs: dx.InitVar[dx.Rngs] = dx.field()"]
+    assert caught.value.fix.startswith("class Model(dx.Layer): ...        # in place of dx.Module")
 
 
 def test_a_part_that_reads_a_field_which_the_constructor_does_not_set():
@@ -131,7 +131,7 @@ def test_a_read_only_property_that_hides_a_part(decorator):
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("part = dx.repeat(size, dx.Dropout(0.1))", "dx.repeat(size, dx.defer(dx.Dropout)(...))"),
+        ("part = dx.repeat(size, dx.Sequential())", "dx.repeat(size, dx.defer(dx.Sequential)(...))"),
         ("part: list[int] = dx.field(default=[1])", "part: list[int] = dx.field(default_factory=lambda: [1])"),
     ],
 )

@@ -180,7 +180,7 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._checks or self.recorded) or self._has_policy
+        return bool(self._make or self._checks or self.init_vars or self._defaults) or self._has_policy
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""

@@ -14,7 +14,7 @@ from declax._classes.declared_variables import VariableMaker
 from declax._classes.overriding import OWN_KEY
 from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
-from declax._fields.class_body import layer_line
+from declax._fields.class_body import RNGS_LINES, layer_line
 from declax._fields.expressions import (
     OWN_RNGS,
     Declaration,
@@ -66,9 +66,13 @@ class PartsFunction:
         """Makes the parts; an error gets a note that names the part."""
         try:
             self._function(instance, *init_vars)
-        except MissingRngsError as error:
-            raise self._without_keys(instance, error) from None
         except Exception as error:
+            if (
+                isinstance(error, MissingRngsError)
+                and self._implies_rngs
+                and self._given_rngs(instance, init_vars) is None
+            ):
+                raise self._without_keys(instance, error) from None
             self._add_note(instance, error)
             raise
 
@@ -251,10 +255,16 @@ class PartsFunction:
         if known and name != part.name and isinstance(instance.__dict__.get(name, known[0]), Expression):
             error.add_note(f"{name} is declared below {part.name}: declare it first")
 
+    def _given_rngs(self, instance: Any, init_vars: Sequence[object]) -> object:
+        """The `rngs` that the constructor got."""
+        if RNGS in self._init_vars:
+            return init_vars[list(self._init_vars).index(RNGS)]
+        return instance.__dict__.get(RNGS)
+
     def _without_keys(self, instance: Any, error: MissingRngsError) -> MissingRngsError:
         """The error of a part, with the path of the part and the call of this constructor."""
         part = self._part_of(error)
-        if part is None or (self._rngs == RNGS and not self._implies_rngs):
+        if part is None:
             return error
         inner = error.where.partition(".")[2] if "." in error.where else ""
         where = ".".join(filter(None, (type_name(type(instance)), part.name, inner)))
@@ -280,11 +290,14 @@ class PartsFunction:
         given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
         calls = (call, Deferred(call._pytree__function, call._pytree__args, given))
         old, new = (made._pytree__source(text_of) for made in calls)
-        is_explicit = RNGS in own_annotations(self._cls)
+        fix = layer_line(self._cls)
+        if RNGS in self._cls.__dataclass_fields__:
+            lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
+            fix = "\n".join([*lines, self._statement_for(part, part.name).replace(old, new)])
         return FieldError(
             f"{type_name(self._cls)}.{part.name}",
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
-            fix=self._statement_for(part, part.name).replace(old, new) if is_explicit else layer_line(self._cls),
+            fix=fix,
         )
 
     def _statement_for(self, part: Part, name: str) -> str:

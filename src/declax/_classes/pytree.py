@@ -25,7 +25,7 @@ from declax import _jax
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.expressions import Expression, defer_call, is_deferred_call
-from declax._fields.keys import OPEN_BODIES, is_without_rngs
+from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
 from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
@@ -74,7 +74,7 @@ class PytreeMeta(_ProtocolMeta):
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
         """Constructs an instance, or defers the call if an argument is a field of the class body around it."""
         if is_deferred_call(args, kwargs) or (
-            kwargs.get("rngs") is None
+            kwargs.get(RNGS) is None
             and OPEN_BODIES.codes
             and OPEN_BODIES.contain(sys._getframe(1))
             and is_without_rngs(cls, args, ())
@@ -307,7 +307,7 @@ class Pytree(metaclass=PytreeMeta):
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         fields: Any = getattr(self, "__dataclass_fields__", {})
         own, statuses = self.__dict__, layout_of(self).statuses
-        ordered = [name for name in fields if name in own]
+        ordered = sorted((name for name in fields if name in own), key=RNGS.__eq__)  # of a base, and shown last
         for name in [*ordered, *(n for n in own if n not in fields)]:
             if name in statuses and _is_shown(fields.get(name), name, own[name], statuses[name]):
                 yield name, own[name]
@@ -452,10 +452,10 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
     unmade = next((name for base in others for name in base.__dict__.get("_pytree__own", ())), None)
     if unmade is not None:
         raise _not_decorated(cls, unmade)
-    if not declared or "_pytree__maker" in cls.__dict__:
+    if not (declared or cls._pytree__implies_rngs) or "_pytree__maker" in cls.__dict__:
         return
     if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
-        raise _not_decorated(cls, declared[0])
+        raise _not_decorated(cls, next(iter(declared), RNGS))
     if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
         cls._pytree__install(cls)
 

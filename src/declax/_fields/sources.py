@@ -151,6 +151,13 @@ def _is_mutable(value: Any) -> bool:
     return value.__class__ is not tuple or any(item.__class__ in CONTAINERS and _is_mutable(item) for item in value)
 
 
+def _is_literal(value: Any) -> bool:
+    """Whether the source of a value is its repr."""
+    if value.__class__ is tuple:
+        return all(map(_is_literal, value))
+    return value is None or value.__class__ in (bool, int, str) or (value.__class__ is float and math.isfinite(value))
+
+
 class SourceWriter:
     """Writes expressions as the source of a function, and collects the constants in them.
 
@@ -178,7 +185,7 @@ class SourceWriter:
             return self._shared(value) if id(value) in self.shared else value._pytree__source(self)
         if value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value)):
             return container_text(value, self)
-        if value is None or value.__class__ in (bool, int, str) or (value.__class__ is float and math.isfinite(value)):
+        if _is_literal(value):
             return repr(value)
         return self.constant(value, getattr(value, "__name__", None) or repr(value))
 
