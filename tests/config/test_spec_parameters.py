@@ -19,15 +19,15 @@ def test_a_declared_class():
         ["dim", "hidden", "activation"],
     )
     hidden = found.by_name["hidden"]
-    assert (hidden.annotation, hidden.default, hidden.notes.ge, hidden.notes.le) == (int, 8, 1, 1024)
+    assert (hidden.annotation, hidden.default, hidden.notes) == (int, 8, {"ge": 1, "le": 1024})
     assert (hidden.owner, hidden.written, hidden.is_required) == (Mlp, "int", False)
     assert found.by_name["dim"].is_required
     assert found.required == ("dim",)
 
 
 def test_help_is_of_the_field():
-    assert parameters_of(Block).by_name["rate"].notes.help == "how much to drop"
-    assert parameters_of(Gate).by_name["dim"].notes.help is None
+    assert parameters_of(Block).by_name["rate"].notes["help"] == "how much to drop"
+    assert parameters_of(Gate).by_name["dim"].notes == {}
 
 
 def test_defaults_by_factory():

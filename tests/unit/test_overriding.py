@@ -130,7 +130,7 @@ def test_an_override_without_an_annotation_keeps_the_argument(cls):
     assert dx.spec_of(model).arguments["mixer"] == dx.spec(dx.Linear, 3, 3)
     assert dx.spec_of(cls(3, rngs=keys())) == dx.spec(cls, 3)
     assert inspect.signature(cls).parameters["mixer"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert cls.__dataclass_fields__["mixer"].metadata["declax"].notes.help == "mixes"
+    assert cls.__dataclass_fields__["mixer"].metadata["declax"].notes["help"] == "mixes"
     with pytest.raises(errors.ConstructionError, match=r"mixer: the given part is of the wrong class"):
         cls(3, mixer="a", rngs=keys())
 

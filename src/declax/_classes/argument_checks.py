@@ -14,7 +14,7 @@ from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.expressions import Expression
 from declax._fields.sources import class_text
-from declax._fields.specifiers import objection, specifier_of
+from declax._fields.specifiers import is_restricted, objection, specifier_of
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, static_status
 from declax._variables.variable import Variable
 from declax.errors import ConstructionError, LayerError, describe, type_name
@@ -23,9 +23,7 @@ from declax.errors import ConstructionError, LayerError, describe, type_name
 def is_checked(field: Field[Any]) -> bool:
     """Whether the constructor checks its argument for a field."""
     specifier = specifier_of(field)
-    if specifier is None or not field.init:
-        return False
-    return any(note is not None for note in (specifier.notes.check, specifier.notes.ge, specifier.notes.le))
+    return specifier is not None and field.init and is_restricted(specifier.notes)
 
 
 class ArgumentCheck:
@@ -41,7 +39,8 @@ class ArgumentCheck:
         assert specifier is not None
         self.name = field.name
         self.index = init_vars.index(field.name) if field.name in init_vars else None
-        self._notes = specifier.notes
+        self._low, self._high = specifier.notes.get("ge"), specifier.notes.get("le")
+        self._check = specifier.notes.get("check")
         annotation: Any = scope.resolve(field.type)
         self._is_integer = annotation is int
         self._is_number = annotation in (int, float)
@@ -50,15 +49,14 @@ class ArgumentCheck:
         """Raises if a value does not pass; None and the defaults of parts always pass."""
         if (value is None and not self._is_number) or isinstance(value, Expression):
             return
-        notes = self._notes
         where = f"{type_name(cls)}.{self.name}"
-        if notes.ge is not None or notes.le is not None:
-            low, high = notes.ge, notes.le
+        low, high = self._low, self._high
+        if low is not None or high is not None:
             if self._is_number and not self._has_type(value):
                 raise LayerError(where, "this value has the wrong type", expected=self._bounds, got=describe(value))
             if self._has_type(value) and not ((low is None or low <= value) and (high is None or value <= high)):
                 raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
-        problem = None if notes.check is None else objection(notes.check, value)
+        problem = None if self._check is None else objection(self._check, value)
         if problem is not None:
             raise LayerError(where, problem, got=describe(value))
 
@@ -69,7 +67,7 @@ class ArgumentCheck:
     @property
     def _bounds(self) -> str:
         kind = "an integer" if self._is_integer else "a number"
-        low, high = self._notes.ge, self._notes.le
+        low, high = self._low, self._high
         if low is None:
             return f"{kind} of at most {high:g}"
         return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"

@@ -79,7 +79,7 @@ class VariableMaker:
         if sharding is not None:
             metadata.setdefault(AXES, sharding)
         for name in ("trainable", "weight_decay"):
-            if not computed.get(name, getattr(notes, name)):
+            if not computed.get(name, notes.get(name, True)):
                 metadata.setdefault(name, False)
         return metadata
 

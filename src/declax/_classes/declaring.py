@@ -118,7 +118,7 @@ def _check_options(cls: type, name: str, expression: Expression) -> None:
     if field is None or expression._pytree__name != name:
         return
     where, specifier = f"{type_name(cls)}.{name}", specifier_of(field)
-    notes = {} if specifier is None else specifier.notes._asdict()
+    notes: Mapping[str, object] = {} if specifier is None else specifier.notes
     metadata = {key: value for key, value in field.metadata.items() if value is not specifier}
     for option, value in {**notes, "metadata": metadata}.items():
         refuse_partial(value, where)

@@ -446,7 +446,7 @@ def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
 
 def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
     """Makes `__post_init__` create the parts and check fields, also in a subclass."""
-    declared = [name for name, spec in specs.items() if spec.recipe is not None or spec.notes.check is not None]
+    declared = [name for name, spec in specs.items() if spec.recipe is not None or "check" in spec.notes]
     constructed = next(base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__)
     others = (base for base in cls.__mro__ if base not in constructed.__mro__)
     unmade = next((name for base in others for name in base.__dict__.get("_pytree__own", ())), None)

@@ -23,6 +23,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -126,18 +127,36 @@ class PartRecipe(NamedTuple):
 Recipe: TypeAlias = VariableRecipe | SubmoduleRecipe | PartRecipe
 
 
-class Notes(NamedTuple):
-    """Facts of a field for other layers; none changes the pytree."""
+class _NotesOfAll(TypedDict, total=False):
+    """The notes of every field."""
 
-    sharding: object = None
-    help: str | None = None
-    choices: tuple[object, ...] | None = None
-    ge: float | None = None
-    le: float | None = None
-    trainable: bool = True
-    weight_decay: bool = True
-    renamed_from: str | None = None
-    check: Callable[[Any], object] | None = None
+    help: str | None
+    renamed_from: str | None
+
+
+class _NotesOfArguments(_NotesOfAll, total=False):
+    """The notes of a field that the constructor takes."""
+
+    choices: Sequence[object] | None
+    ge: float | None
+    le: float | None
+    check: Callable[[Any], object] | None
+
+
+class _NotesOfVariables(_NotesOfAll, total=False):
+    """The notes of a declared Variable."""
+
+    trainable: bool
+    weight_decay: bool
+
+
+class Notes(_NotesOfArguments, _NotesOfVariables, total=False):
+    """Facts of a field for other layers, by the names of their options; none changes the pytree.
+
+    A note that was not given, or is None, is missing.
+    """
+
+    sharding: object
 
 
 class Specifier(NamedTuple):
@@ -220,11 +239,21 @@ def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None =
     return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **options)
 
 
+def _notes(**given: Unpack[Notes]) -> Notes:
+    """The notes that were given and say something."""
+    return cast("Notes", {name: note for name, note in given.items() if note is not None})
+
+
+def is_restricted(notes: Notes) -> bool:
+    """Whether the constructor checks the values of a field."""
+    return not notes.keys().isdisjoint(("ge", "le", "check"))
+
+
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
-    notes = Notes(**{name: options.pop(name) for name in _NOTES & options.keys()})
-    if notes.choices is not None:
-        notes = notes._replace(choices=tuple(notes.choices))
-    if options.get("init") is False and any(note is not None for note in (notes.ge, notes.le, notes.check)):
+    notes = _notes(**{name: options.pop(name) for name in _NOTES & options.keys()})
+    if (choices := notes.get("choices")) is not None:
+        notes["choices"] = tuple(choices)
+    if options.get("init") is False and is_restricted(notes):
         raise FieldError(
             "field",
             "ge, le and check test an argument of the constructor, and init=False means that there is none",
@@ -245,7 +274,7 @@ class StrIsNoDataUseStatic:
     """To a type checker, what `data` gives for a str as a default; its name is the message."""
 
 
-class FieldOptions(TypedDict, total=False):
+class FieldOptions(_NotesOfArguments, total=False):
     """The options of all fields besides the default: those of `dataclasses.field`, and notes, which `data` explains."""
 
     init: bool
@@ -254,12 +283,6 @@ class FieldOptions(TypedDict, total=False):
     compare: bool
     metadata: Mapping[Any, Any] | None
     kw_only: bool | Missing
-    help: str | None
-    choices: Sequence[object] | None
-    ge: float | None
-    le: float | None
-    check: Callable[[Any], object] | None
-    renamed_from: str | None
 
 
 class DataOptions(FieldOptions, total=False):
@@ -268,7 +291,7 @@ class DataOptions(FieldOptions, total=False):
     sharding: object
 
 
-class VariableOptions(TypedDict, total=False):
+class VariableOptions(_NotesOfVariables, total=False):
     """The options of `variable`, which says what they mean, besides those that decide its type."""
 
     dtype: Dtype | None
@@ -277,13 +300,9 @@ class VariableOptions(TypedDict, total=False):
     metadata: Mapping[str, object] | None
     repr: bool
     compare: bool
-    help: str | None
-    trainable: bool
-    weight_decay: bool
-    renamed_from: str | None
 
 
-_NOTES = DataOptions.__annotations__.keys() & Notes._fields
+_NOTES = DataOptions.__annotations__.keys() & Notes.__annotations__.keys()
 """The options of fields that are notes; others are those of the standard, which refuses unknown names."""
 
 Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
@@ -469,7 +488,7 @@ def variable(
     options = {"stream": stream, "trainable": trainable, "weight_decay": weight_decay}
     computed = {name: value for name, value in options.items() if has_expression(value)}
     trainable, weight_decay = "trainable" in computed or trainable, "weight_decay" in computed or weight_decay
-    notes = Notes(None, help, None, None, None, trainable, weight_decay, renamed_from)
+    notes = _notes(help=help, trainable=trainable, weight_decay=weight_decay, renamed_from=renamed_from)
     recipe = VariableRecipe(shape, initializer, dtype, when, stream, metadata, sharding, computed)
     specifier = Specifier(Status.DATA, recipe, notes)
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)

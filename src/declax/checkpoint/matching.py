@@ -217,7 +217,7 @@ def moves_of(item: Item) -> dict[str, str]:
     for path, node in nodes_of(item):
         specs = getattr(type(node), "_pytree__specs", {})
         for name, spec in specs.items():
-            old = spec.notes.renamed_from
+            old = spec.notes.get("renamed_from")
             if old is not None and old not in specs:
                 moves.setdefault(text_of(item.name, (*path, old)), text_of(item.name, (*path, name)))
     return moves

@@ -122,7 +122,8 @@ class Schemas:
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
         found = reader.schema(self)
-        notes: Schema = {"description": parameter.notes.help} if parameter.notes.help else {}
+        text = parameter.notes.get("help")
+        notes: Schema = {"description": text} if text else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)

@@ -36,7 +36,7 @@ def parameter_table(target: Any) -> str:
     further = 3 * _INDENT
     for parameter in parameters_of(target):
         lines.append(f"{_INDENT}{parameter.name}: {', '.join(_facts(parameter))}")
-        text = parameter.notes.help or ""
+        text = parameter.notes.get("help") or ""
         lines += textwrap.wrap(text, _WIDTH, initial_indent=further, subsequent_indent=further)
     return "\n".join(lines)
 
@@ -44,10 +44,11 @@ def parameter_table(target: Any) -> str:
 def _facts(parameter: Parameter) -> list[str]:
     notes = parameter.notes
     facts = [parameter.written or annotation_text(parameter.annotation) or "any"]
-    if notes.choices is not None:
-        facts.append("one of " + ", ".join(map(repr, notes.choices)))
-    facts += [f"{word} {bound}" for word, bound in (("at least", notes.ge), ("at most", notes.le)) if bound is not None]
-    name = getattr(notes.check, "__name__", "<lambda>")
+    if (choices := notes.get("choices")) is not None:
+        facts.append("one of " + ", ".join(map(repr, choices)))
+    bounds = ("at least", notes.get("ge")), ("at most", notes.get("le"))
+    facts += [f"{word} {bound}" for word, bound in bounds if bound is not None]
+    name = getattr(notes.get("check"), "__name__", "<lambda>")
     facts += [f"checked by {name}"] if name != "<lambda>" else []
     if parameter.default is not MISSING or parameter.default_factory is not None:
         default = parameter.make_default()

@@ -38,7 +38,7 @@ class Parameter:
     kind: inspect._ParameterKind
     default: object = MISSING
     default_factory: Callable[[], object] | None = None
-    notes: Notes = Notes()  # noqa: RUF009  # it is frozen
+    notes: Notes = dataclasses.field(default_factory=Notes)
     owner: Any = None
     written: str | None = None
 

@@ -314,7 +314,7 @@ class CallReader:
         extra = self.parameters.extra
         self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
         self.renamed: dict[str, str] = {
-            p.notes.renamed_from: p.name for p in self.parameters if p.notes.renamed_from is not None
+            old: p.name for p in self.parameters if (old := p.notes.get("renamed_from")) is not None
         }
 
     def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
@@ -385,7 +385,7 @@ class CallReader:
             found[name] = INVALID
             # one mistake is reported once: an unknown key may be a misspelling of the missing one
             if not any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few):
-                text = self.parameters.by_name[name].notes.help
+                text = self.parameters.by_name[name].notes.get("help")
                 context.add(
                     "missing-key",
                     (*path, name),

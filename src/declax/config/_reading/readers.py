@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from declax._fields.specifiers import objection
+from declax._fields.specifiers import is_restricted, objection
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
@@ -520,22 +520,24 @@ class CheckedReader(WrappingReader):
     def __init__(self, reader: Reader, parameter: Parameter) -> None:
         super().__init__(lambda: reader)
         self.words = reader.words
-        notes = self.notes = parameter.notes
-        bounds = [f"at least {notes.ge}"] if notes.ge is not None else []
-        bounds += [f"at most {notes.le}"] if notes.le is not None else []
-        bounds += [f"one of {', '.join(map(shown, notes.choices))}"] if notes.choices is not None else []
+        notes = parameter.notes
+        self.low, self.high = notes.get("ge"), notes.get("le")
+        self.choices, self.check = notes.get("choices"), notes.get("check")
+        bounds = [f"at least {self.low}"] if self.low is not None else []
+        bounds += [f"at most {self.high}"] if self.high is not None else []
+        bounds += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
         self.expected = ", ".join([reader.expected, *bounds])
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         found = self.reader.read(value, path, context)
         if found is INVALID or found is None:
             return found
-        if self.notes.choices is not None and found not in self.notes.choices and not _has_parts(found):
-            return _no_choice(self.expected, value, path, context, self.notes.choices)
+        if self.choices is not None and found not in self.choices and not _has_parts(found):
+            return _no_choice(self.expected, value, path, context, self.choices)
         is_fine = self._is_in_range(found, path, context)
-        if is_fine and self.notes.check is not None and not _has_parts(found):
+        if is_fine and self.check is not None and not _has_parts(found):
             try:
-                problem = objection(self.notes.check, found)
+                problem = objection(self.check, found)
             except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
                 problem = f"the check of the field raised {type(error).__name__}: {error}"
             if problem is not None:
@@ -544,9 +546,9 @@ class CheckedReader(WrappingReader):
         return found if is_fine else INVALID
 
     def schema(self, schemas: Schemas) -> Schema:
-        if self.notes.choices is not None:
-            return {"enum": [schemas.data(choice, self.reader) for choice in self.notes.choices]}
-        limits = {"minimum": self.notes.ge, "maximum": self.notes.le}
+        if self.choices is not None:
+            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
+        limits = {"minimum": self.low, "maximum": self.high}
         return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
 
     def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
@@ -555,10 +557,10 @@ class CheckedReader(WrappingReader):
             items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
             each = [self._is_in_range(item, (*path, key), context) for key, item in items]
             return all(each)
-        is_low = self.notes.ge is not None and not value >= self.notes.ge
-        if not is_low and (self.notes.le is None or value <= self.notes.le):
+        is_low = self.low is not None and not value >= self.low
+        if not is_low and (self.high is None or value <= self.high):
             return True
-        hint = f"the minimum is {self.notes.ge}" if is_low else f"the maximum is {self.notes.le}"
+        hint = f"the minimum is {self.low}" if is_low else f"the maximum is {self.high}"
         context.add(
             "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
         )
@@ -567,8 +569,7 @@ class CheckedReader(WrappingReader):
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:
     """The reader of a parameter, with the constraints of its field."""
-    notes = parameter.notes
-    has_checks = any(note is not None for note in (notes.ge, notes.le, notes.choices, notes.check))
+    has_checks = "choices" in parameter.notes or is_restricted(parameter.notes)
     return CheckedReader(reader, parameter) if has_checks else reader
 
 
