@@ -26,7 +26,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from declax._variables import registry
+from declax._variables import kinds as variable_kinds
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -88,7 +88,7 @@ def bounded_memory() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def names_of_kinds() -> Iterator[None]:
     """Forgets the kinds of Variables that a test has registered."""
-    kinds = registry._kinds
+    kinds = variable_kinds._kinds
     before = dict(kinds)
     yield
     if kinds != before:

@@ -16,7 +16,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from declax._random.streams import RngState
+from declax._variables.kinds import RngState
 from declax.checkpoint.files import naming, new_file, open_regular, parse_json
 from declax.checkpoint.safetensors import map_tensors, write_tensors
 from declax.errors import CheckpointError, MissingExtraError, TransformError, describe

@@ -42,8 +42,8 @@ from declax._module.module import iter_module_children as iter_module_children
 from declax._state.states import FlatState as FlatState
 from declax._state.states import State as State
 from declax._typing import Key as Key
+from declax._variables.kinds import VariableState as VariableState
 from declax._variables.variable import Variable as Variable
-from declax._variables.variable import VariableState as VariableState
 from declax.transforms.compilation import cached_partial as cached_partial
 
 if not TYPE_CHECKING:

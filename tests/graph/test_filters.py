@@ -56,12 +56,12 @@ def test_a_type_takes_instances_and_what_says_its_type():
 
 def test_predicates_of_literals():
     texts = {
-        "OfType(<class 'declax._variables.variable.Param'>)": dx.Param,
+        "OfType(<class 'declax._variables.kinds.Param'>)": dx.Param,
         "Everything()": ...,
         "Nothing()": False,
-        "Any(OfType(<class 'declax._variables.variable.Param'>), WithTag('dropout'))": (dx.Param, "dropout"),
+        "Any(OfType(<class 'declax._variables.kinds.Param'>), WithTag('dropout'))": (dx.Param, "dropout"),
         "WithTag('dropout')": "dropout",
-        "All(OfType(<class 'declax._variables.variable.Param'>), Not(WithTag('x')))": dx.All(dx.Param, dx.Not("x")),
+        "All(OfType(<class 'declax._variables.kinds.Param'>), Not(WithTag('x')))": dx.All(dx.Param, dx.Not("x")),
         "PathContains('a')": dx.PathContains("a"),
         "PathContains(0, exact=False)": dx.PathContains(0, exact=False),
         "PathIn(('a', 0), ('b',))": dx.PathIn(("b",), ("a", 0)),
@@ -71,7 +71,7 @@ def test_predicates_of_literals():
         assert repr(filterlib.to_predicate(literal)) == text
     assert repr(filterlib.to_predicate(True)) == "Everything()"
     assert repr(filterlib.to_predicate(None)) == "Nothing()"
-    assert repr(filterlib.to_predicate([dx.Param])) == "Any(OfType(<class 'declax._variables.variable.Param'>))"
+    assert repr(filterlib.to_predicate([dx.Param])) == "Any(OfType(<class 'declax._variables.kinds.Param'>))"
 
 
 def test_the_order_of_filters_counts():

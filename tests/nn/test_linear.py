@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declax._random.streams import Rngs
-from declax._variables.variable import Param
+from declax._variables.kinds import Param
 from declax.errors import LayerError
 from declax.initializers import constant, lecun_normal, ones
 from declax.initializers import normal as normal_init

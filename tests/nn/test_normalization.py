@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declax._random.streams import Rngs
-from declax._variables.variable import BatchStat
+from declax._variables.kinds import BatchStat
 from declax.errors import LayerError
 from declax.initializers import normal as normal_init
 from declax.nn import BatchNorm, LayerNorm

@@ -10,7 +10,7 @@ SMALL_DECLAX = {
         from declax._fields.specifiers import data as data, field as field, static as static
         from declax._fields.specifiers import submodule as submodule, variable as variable
         from declax._module.module import Module as Module
-        from declax._variables.variable import Param as Param
+        from declax._variables.kinds import Param as Param
         from declax._random.streams import Rngs as Rngs
     """,
     "declax/_classes/pytree.py": """
@@ -33,6 +33,13 @@ SMALL_DECLAX = {
 
         class Variable(Generic[T]):
             value: T
+    """,
+    "declax/_variables/kinds.py": """
+        from typing import TypeVar
+
+        from declax._variables.variable import Variable
+
+        T = TypeVar("T")
 
         class Param(Variable[T]):
             pass

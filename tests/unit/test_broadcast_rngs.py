@@ -9,7 +9,8 @@ import pytest
 
 from declax._filters import PathContains
 from declax._random.changes import broadcast_rngs, is_broadcast_allowed
-from declax._random.streams import RngCount, RngStream
+from declax._random.streams import RngStream
+from declax._variables.kinds import RngCount
 from declax.errors import FilterError
 
 COUNT = RngStream(0, "dropout").count

@@ -281,7 +281,7 @@ SAMPLES = [
     (dx.Everything(), "Everything()"),
     (dx.Nothing(), "Nothing()"),
     (dx.OfType(int), "OfType(<class 'int'>)"),
-    (dx.OfType(dx.Param), "OfType(<class 'declax._variables.variable.Param'>)"),
+    (dx.OfType(dx.Param), "OfType(<class 'declax._variables.kinds.Param'>)"),
     (dx.WithTag("dropout"), "WithTag('dropout')"),
     (dx.PathContains("a"), "PathContains('a')"),
     (dx.PathContains("a", exact=False), "PathContains('a', exact=False)"),

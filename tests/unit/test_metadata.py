@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from declax import errors
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY, Metadata, VariableMetadata, _table, insert_axis, remove_axis
-from declax._variables.variable import Param, Variable
+from declax._variables.variable import Variable
 from declax.initializers import with_metadata
 
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from declax import errors
 from declax._filters import Not, PathContains
-from declax._random.streams import RngCount, RngKey, Rngs, RngState, RngStream
+from declax._random.streams import Rngs, RngStream
+from declax._variables.kinds import RngCount, RngKey, RngState
 from declax.errors import MissingStreamError
 
 pytestmark = pytest.mark.sampled(6)

@@ -22,8 +22,8 @@ from declax._module.containers import List
 from declax._module.module import Module
 from declax._module.viewing import view
 from declax._random.changes import RngBackups, backup_keys, fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
-from declax._random.streams import RngKey, Rngs, RngState, RngStream, StreamBackup
-from declax._variables.variable import Param
+from declax._random.streams import Rngs, RngStream, StreamBackup
+from declax._variables.kinds import Param, RngKey, RngState
 from declax.errors import FilterError, GraphError, RngError, TraceContextError
 from declax.nn import Dropout
 

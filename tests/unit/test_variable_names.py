@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from declax import errors
-from declax._variables import registry as names
-from declax._variables.variable import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+from declax._variables import kinds as names
+from declax._variables.kinds import BatchStat, Cache, Intermediate, Param, Perturbation
+from declax._variables.variable import Variable
 
 
 @pytest.mark.parametrize(

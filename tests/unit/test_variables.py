@@ -15,18 +15,9 @@ from hypothesis import strategies as st
 
 from declax import _jax, errors
 from declax._tree import epoch
+from declax._variables.kinds import BatchStat, Cache, Intermediate, Param, Perturbation, VariableState
 from declax._variables.metadata import EMPTY, Metadata, VariableMetadata
-from declax._variables.variable import (
-    BatchStat,
-    Cache,
-    Intermediate,
-    Param,
-    Perturbation,
-    Variable,
-    VariableState,
-    new_variable,
-    set_raw,
-)
+from declax._variables.variable import Variable, new_variable, set_raw
 
 T = TypeVar("T")
 

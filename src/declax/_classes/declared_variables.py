@@ -11,10 +11,11 @@ from declax._fields.annotations import AnnotationScope, annotation_text, decide,
 from declax._fields.class_body import layer_line
 from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
+from declax._variables.kinds import Param
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
-from declax._variables.variable import Param, Variable
+from declax._variables.variable import Variable
 from declax.errors import FieldError, InitializerError, MissingRngsError, describe, type_name
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from declax._displays.calls import Call, calls_of, check_depth, shape_of_array
 from declax._displays.summarizing import aligned, html_table
 from declax._graph.api import state as state_of
-from declax._random.streams import RngState
 from declax._tree.rendering import arrays_in, bytes_text
 from declax._typing import Path
+from declax._variables.kinds import RngState
 from declax._variables.variable import Variable
 from declax.errors import type_name
 

@@ -26,8 +26,9 @@ from declax._state.definition import StateDef
 from declax._state.states import State, make_state, show_variables, split_leaves
 from declax._tree.statuses import check_depth
 from declax._typing import RECORD_KEY, N, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
+from declax._variables.kinds import Param
 from declax._variables.selection import is_trainable
-from declax._variables.variable import Param, Variable
+from declax._variables.variable import Variable
 from declax.errors import GraphError, MissingAttributeError, describe, format_path
 
 M = TypeVar("M", covariant=True)

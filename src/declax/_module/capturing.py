@@ -24,7 +24,8 @@ from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
 from declax._typing import BOUND_KEY, CAPTURES_KEY, MISSING, TRACE_KEY, P, Path, R
-from declax._variables.variable import Intermediate, Perturbation, Variable
+from declax._variables.kinds import Intermediate, Perturbation
+from declax._variables.variable import Variable
 from declax.errors import FilterError, GraphError, describe, format_path, suggest
 
 if TYPE_CHECKING:

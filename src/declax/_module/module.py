@@ -21,9 +21,9 @@ from declax._modes import is_graph
 from declax._module.running import with_path
 from declax._tree.read_only import ReadOnly
 from declax._typing import CAPTURES_KEY, ArrayLike, Path
+from declax._variables.kinds import Intermediate, Perturbation, variable_type_from_name
 from declax._variables.metadata import Metadata
-from declax._variables.registry import variable_type_from_name
-from declax._variables.variable import Intermediate, Perturbation, Variable, new_variable
+from declax._variables.variable import Variable, new_variable
 from declax.errors import GraphError, describe, type_name
 
 A = TypeVar("A")

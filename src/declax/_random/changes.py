@@ -25,8 +25,6 @@ from declax._modes import is_graph, is_on, set_graph_updates
 from declax._random.streams import (
     FORK,
     Keys,
-    RngCount,
-    RngKey,
     Rngs,
     RngValue,
     Rules,
@@ -43,6 +41,7 @@ from declax._random.streams import (
 )
 from declax._tree.epoch import committing
 from declax._typing import MISSING, N, P, Path, R, Shape
+from declax._variables.kinds import RngCount, RngKey
 from declax._variables.variable import Variable
 from declax.errors import RngError, describe
 

@@ -22,6 +22,7 @@ from declax._graph.nodes import is_ref
 from declax._tree import rendering
 from declax._tree.epoch import committing
 from declax._typing import P, Path, R, Shape
+from declax._variables.kinds import RngCount, RngKey
 from declax._variables.variable import Variable, foreign_trace, set_raw
 from declax.errors import MissingStreamError, RngError, describe, format_path, suggest
 
@@ -330,25 +331,6 @@ class Samplers(Pytree):
 
 RngValue: TypeAlias = "int | np.integer[Any] | jax.Array | np.ndarray[Any, Any] | Variable[Any] | RngStream"
 """A seed, a key (typed, or raw ``uint32``), or a Variable or stream that holds one."""
-
-
-class RngState(Variable[jax.Array]):
-    """The Variables of a stream: its key and its count. Selects both as a filter."""
-
-    __slots__ = ()
-    tag: str
-
-
-class RngKey(RngState):
-    """The key of a stream; draws do not change it."""
-
-    __slots__ = ()
-
-
-class RngCount(RngState):
-    """The number of keys that a stream has drawn."""
-
-    __slots__ = ()
 
 
 class RngStream(Samplers):

@@ -15,10 +15,10 @@ from declax._sharding.declared import Shardings as Shardings
 from declax._sharding.declared import labels_of, shardings_of_leaves
 from declax._tree.rendering import bytes_text, dtype_text
 from declax._typing import Path
+from declax._variables.kinds import Param
 from declax._variables.metadata import OPTIMIZER_AXES
 from declax._variables.placement import AnyMesh
 from declax._variables.selection import is_trainable
-from declax._variables.variable import Param
 from declax.errors import ShardingError, format_path
 from declax.training import Optimizer, OptState
 from declax.transforms.abstract import eval_shape

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from declax._filters import Unless
-from declax._variables.variable import Param, Variable
+from declax._variables.kinds import Param
+from declax._variables.variable import Variable
 
 is_trainable: Final = Unless(Param, "trainable", "is_trainable")
 """A filter of the Params that are not declared with ``trainable=False``: what gradients and optimizers take."""

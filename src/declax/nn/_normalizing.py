@@ -15,9 +15,9 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._typing import Dtype, Initializer
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, check_broadcasts, field_of

@@ -51,9 +51,9 @@ from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static
 from declax._lazy import lazy_names
 from declax._typing import Dtype
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn.layer import Layer
 

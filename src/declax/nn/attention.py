@@ -20,9 +20,9 @@ from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._lazy import lazy_names
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables.kinds import Cache
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Cache
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, decide, field_of, no_random_numbers
 from declax.nn.contractions import LinearGeneral

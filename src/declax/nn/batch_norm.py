@@ -11,7 +11,7 @@ from jax import lax
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, variable
-from declax._variables.variable import BatchStat
+from declax._variables.kinds import BatchStat
 from declax.initializers import ones, zeros
 from declax.nn._checks import axes_of, decide, field_of, is_integer
 from declax.nn._normalizing import Normalization

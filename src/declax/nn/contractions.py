@@ -16,9 +16,9 @@ from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
 from declax.nn.layer import Layer

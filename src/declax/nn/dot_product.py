@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from declax import errors
 from declax._module.module import Module
 from declax._typing import Dtype, PrecisionLike
-from declax._variables.variable import Intermediate
+from declax._variables.kinds import Intermediate
 from declax.nn import dtypes
 from declax.nn._checks import check_broadcasts
 from declax.nn.masks import near_positions, of_one_segment

@@ -13,10 +13,10 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._typing import Dtype, Initializer
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.placement import explicit_spec, make_spec, several
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn.layer import Layer

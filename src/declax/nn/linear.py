@@ -13,9 +13,9 @@ from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._lazy import lazy_names
 from declax._typing import Dtype, Initializer, PrecisionLike
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param
 from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis

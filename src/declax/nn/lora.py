@@ -19,9 +19,10 @@ from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._typing import Dtype, Initializer, T
+from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import Param, Variable
+from declax._variables.variable import Variable
 from declax.initializers import he_uniform, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of

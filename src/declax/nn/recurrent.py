@@ -19,7 +19,8 @@ from declax._filters import All, Filter, to_predicate
 from declax._lazy import lazy_names
 from declax._module.module import Module
 from declax._random.changes import broadcast_rngs, split_rngs
-from declax._random.streams import Rngs, RngState, RngStream
+from declax._random.streams import Rngs, RngStream
+from declax._variables.kinds import RngState
 from declax._variables.placement import explicit_spec, make_spec, reshard
 from declax.nn._checks import field_of
 from declax.nn.cells import C, RngSource, RNNCellBase, _Cell

@@ -22,8 +22,8 @@ from declax._module.module import Module
 from declax._random.streams import Rngs
 from declax._state.states import State
 from declax._typing import Dtype, Initializer, Path
+from declax._variables.kinds import BatchStat, Param
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax._variables.variable import BatchStat, Param
 from declax.initializers import NamedInitializer, normal, ones
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of

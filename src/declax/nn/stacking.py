@@ -22,10 +22,11 @@ from declax._graph.nodes import Kind, kind_of
 from declax._graph.updating import update
 from declax._module.containers import List
 from declax._module.module import Module
-from declax._random.streams import RngCount, Rngs, RngStream
+from declax._random.streams import Rngs, RngStream
 from declax._tree.layout import BOUND_KEY, TRACE_KEY
 from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path
+from declax._variables.kinds import RngCount
 from declax._variables.variable import Variable
 from declax._variables.variable import _set_trace as set_trace_token
 from declax.errors import LayerError, describe

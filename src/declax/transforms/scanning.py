@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from declax._graph.nodes import is_ref, plain_key
-from declax._random.streams import RngState
 from declax._typing import MISSING, Missing
+from declax._variables.kinds import RngState
 from declax.errors import TransformError
 from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, has_step_axis, step_of, trace_until_stable
 from declax.transforms._engine.captures import Captures, content_of

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec
 from declax import _jax
 from declax._graph.nodes import is_ref
 from declax._random.changes import is_broadcast_allowed
-from declax._random.streams import RngCount
 from declax._typing import MISSING, Missing
+from declax._variables.kinds import RngCount
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
 from declax.transforms._engine.captures import Closure

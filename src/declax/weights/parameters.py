@@ -15,9 +15,8 @@ from declax._filters import Any as AnyOf
 from declax._filters import Filter, Not
 from declax._graph.api import state
 from declax._graph.iteration import iter_graph
-from declax._random.streams import RngState
 from declax._typing import Path
-from declax._variables.variable import Cache, Intermediate, Perturbation
+from declax._variables.kinds import Cache, Intermediate, Perturbation, RngState
 from declax.errors import WeightsError, describe, format_path
 from declax.nn.stacking import Stacked
 

@@ -1,4 +1,4 @@
-"""Names of Variable kinds, as collections are called in checkpoints and in Linen."""
+"""The kinds of Variables, and their names, as collections are called in checkpoints and in Linen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,96 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, overload
 
+import jax
+
 from declax import errors
-from declax._typing import MISSING, Missing
-from declax._variables.variable import BatchStat, Cache, Intermediate, Param, Perturbation, Variable
+from declax._typing import MISSING, Missing, T
+from declax._variables.variable import Variable
 
 K = TypeVar("K", bound=type[Variable[Any]])
+
+
+class Param(Variable[T]):
+    """A parameter, which optimizers change.
+
+    >>> import declax as dx
+    >>> import jax.numpy as jnp
+    >>> kernel = dx.Param(jnp.ones((2, 3)))
+    >>> (jnp.ones(2) @ kernel).shape
+    (3,)
+    """
+
+    __slots__ = ()
+
+
+class BatchStat(Variable[T]):
+    """A running statistic of the data, which the forward pass updates and optimizers leave alone.
+
+    >>> import declax as dx
+    >>> dx.state(dx.BatchNorm(2, rngs=dx.Rngs(0)), dx.BatchStat).paths
+    (('mean',), ('var',))
+    """
+
+    __slots__ = ()
+
+
+class Cache(Variable[T]):
+    """Values that a layer keeps between calls, such as the keys and values of attention."""
+
+    __slots__ = ()
+
+
+class Intermediate(Variable[T]):
+    """A value that a module records in a call, by `Module.sow`; `capture` and `pop` return it.
+
+    >>> import declax as dx
+    >>> model = dx.Module()
+    >>> _ = model.sow(dx.Intermediate, "seen", 1.0)
+    >>> dx.pop(model, dx.Intermediate)["seen"].value
+    (1.0,)
+    """
+
+    __slots__ = ()
+
+
+class Perturbation(Intermediate[T]):
+    """Zeros that `Module.perturb` adds to a value; their gradient is the gradient of the value.
+
+    >>> import declax as dx
+    >>> model = dx.Module()
+    >>> loss = lambda model: 3 * model.perturb("hidden", jax.numpy.ones(2)).sum()
+    >>> _ = loss(model)
+    >>> dx.grad(loss, argnums=dx.DiffState(0, dx.Perturbation))(model)["hidden"].value.tolist()
+    [3.0, 3.0]
+    """
+
+    __slots__ = ()
+
+
+class RngState(Variable[jax.Array]):
+    """The Variables of a stream: its key and its count. Selects both as a filter."""
+
+    __slots__ = ()
+    tag: str
+
+
+class RngKey(RngState):
+    """The key of a stream; draws do not change it."""
+
+    __slots__ = ()
+
+
+class RngCount(RngState):
+    """The number of keys that a stream has drawn."""
+
+    __slots__ = ()
+
+
+VariableState = Variable
+"""The Variables of a State are Variables; the name is kept for older programs."""
+
+
+# --- names ------------------------------------------------------------------------
 
 _kinds: Final[dict[str, type[Variable[Any]]]] = {
     "params": Param,
