@@ -73,23 +73,6 @@ def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> 
         )
         return errors.MissingAttributeError(f"module {where}", f"it has no attribute {name!r}", why=inner, fix=near)
     is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
-    return _absent(errors.MissingNameError if is_import else errors.MissingAttributeError, where, name, why)
-
-
-def _absent(error: type[errors.DeclaxError], where: str, name: str, why: str) -> errors.DeclaxError:
+    error = errors.MissingNameError if is_import else errors.MissingAttributeError
     fix = 'see "Names" in docs/coming_from_nnx.md'
     return error(f"module {where}", f"it has no attribute {name!r}, which Flax NNX has", why=why, fix=fix)
-
-
-class _AbsentModules:
-    """The last finder of modules: an import of a module of the peer that declax lacks gives the reason."""
-
-    @staticmethod
-    def find_spec(path: str, package: object = None, target: object = None) -> None:
-        """Raises the error; finds nothing."""
-        where, _, name = path.rpartition(".")
-        if where == "declax" and name in ABSENT:
-            raise _absent(errors.MissingNameError, where, name, ABSENT[name])
-
-
-sys.meta_path.append(_AbsentModules)

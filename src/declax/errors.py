@@ -233,9 +233,14 @@ def describe(value: object) -> str:
     return f"a value of type {name}"
 
 
+NAME_KEY = "_declax_name"
+"""The entry of a class that is shown under another name than its own."""
+
+
 def type_name(cls: type) -> str:
     """The name of a class as a user writes it."""
-    return "None" if cls is type(None) else cls.__qualname__.rpartition("<locals>.")[2]
+    name: str = cls.__dict__.get(NAME_KEY, cls.__qualname__)
+    return "None" if cls is type(None) else name.rpartition("<locals>.")[2]
 
 
 def with_article(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import pickle
 import threading
 import weakref
@@ -528,10 +529,21 @@ def test_the_library_uses_the_flat_form(monkeypatch):
 # ================================================================= treedefs, and States in transforms
 
 
+class Kinds:
+    class Mine(dx.Param):
+        pass
+
+
 @pytest.mark.parametrize("through", [copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))])
 @pytest.mark.parametrize(
     "content",
-    [{"a": dx.Param(1.0)}, {"a": {"b": dx.Param(1.0)}, "c": 2}, {1: dx.BatchStat(1.0), "a": 2}, {}],
+    [
+        {"a": dx.Param(1.0)},
+        {"a": {"b": dx.Param(1.0)}, "c": 2},
+        {1: dx.BatchStat(1.0), "a": 2},
+        {"a": Kinds.Mine(1.0)},
+        {},
+    ],
 )
 def test_copied_treedef_is_the_same(content, through):
     state = dx.State(content)
@@ -539,6 +551,16 @@ def test_copied_treedef_is_the_same(content, through):
     made = through(tree)
     assert made == tree
     assert jax.tree.unflatten(made, leaves) == state
+
+
+def test_a_kind_of_a_function_has_no_pickled_treedef():
+    class Mine(dx.Param):
+        pass
+
+    with pytest.raises((pickle.PicklingError, AttributeError), match="Can't pickle"):
+        pickle.dumps(jax.tree.structure(dx.State({"a": Mine(1.0)})))
+    with pytest.raises(dx.errors.MissingAttributeError, match=r"_state\.tree: it has no attribute 'lights'"):
+        importlib.import_module("declax._state.tree").lights  # the access is what is tested
 
 
 def increment(state):

@@ -813,6 +813,51 @@ print(Wide(4, rngs=dx.Rngs(0)).up.out_features, *dx.eval_shape(model, jax.ShapeD
     assert made.stdout.split() == ["2", "3", "8", "1", "2"], made.stderr
 
 
+def test_the_fields_of_a_class_that_is_pickled_by_value(tmp_path):
+    """The standard compares its marks by identity, and cloudpickle makes others of them."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+
+    @dataclasses.dataclass
+    class Foreign:
+        x: int
+
+    @dataclasses.dataclass
+    class Standard(Foreign, dx.Pytree):
+        y: int = 3
+
+    model = declare(
+        "plain: float = 0.5",
+        "sizes: list[int] = dx.static(default_factory=list)",
+        "part = dx.Linear(dim, dim, rngs=rngs)",
+    )
+    stored = cloudpickle.dumps((model, Standard, Standard(2)))
+    assert {type(field) for field in Foreign.__dataclass_fields__.values()} == {dataclasses.Field}
+    (tmp_path / "classes").write_bytes(stored)
+    program = """
+import dataclasses, pickle, sys
+model, Standard, instance = pickle.load(open(sys.argv[1], "rb"))
+for cls in (model, Standard):
+    for field in cls.__dataclass_fields__.values():
+        print(field.name, field.default is dataclasses.MISSING, field.default_factory is dataclasses.MISSING)
+print([field.name for field in dataclasses.fields(model)], dataclasses.replace(instance, x=5).x)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "classes")], capture_output=True, text=True, check=False
+    )
+    table, names = made.stdout.splitlines()[:-1], made.stdout.splitlines()[-1:]
+    assert {line.split()[0]: line.split()[1:] for line in table} == {
+        "dim": ["True", "True"],
+        "flag": ["False", "True"],
+        "rngs": ["True", "True"],
+        "plain": ["False", "True"],
+        "sizes": ["True", "False"],
+        "part": ["True", "True"],
+        "x": ["True", "True"],
+        "y": ["False", "True"],
+    }, made.stderr
+    assert names == ["['dim', 'flag', 'plain', 'sizes', 'part'] 5"]
+
+
 def test_a_class_that_is_pickled_by_value_and_still_exists():
     cloudpickle = pytest.importorskip("cloudpickle")
     model = declare("part: dx.Linear = dx.Linear(dim, dim, rngs=rngs)", __name__="__main__")

@@ -7,7 +7,6 @@ a cached description of a graph knows it: a change of its structure then advance
 from __future__ import annotations
 
 import copy
-import copyreg
 import dataclasses
 import functools
 import inspect
@@ -26,7 +25,7 @@ from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, o
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.expressions import Expression, defer_call, is_deferred_call
 from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
-from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, specifier_of
+from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
 from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
 from declax._tree.attributes import (
@@ -160,8 +159,6 @@ class _ThisProcess:
 
 
 _HERE = _ThisProcess()
-for _mark in (dataclasses.MISSING, dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR):  # type: ignore[attr-defined]  # the standard compares them by identity, and pickles copies
-    copyreg.pickle(type(_mark), lambda mark: getattr(mark, "name", "MISSING"))
 
 
 class Pytree(metaclass=PytreeMeta):
@@ -409,6 +406,7 @@ def prepare(cls: type[Pytree]) -> None:
         is_first = not cls.__dict__.get("_pytree__is_registered")
         declared = dataclasses.is_dataclass(cls)
         if declared:
+            make_fields_portable(cls)
             _ensure_members_are_made(cls, specs)
         cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
         cls._pytree__variables = frozenset(n for n, spec in specs.items() if declared and _is_variable(spec))

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY as KW_ONLY
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    Final,
     Generic,
     Literal,
     NamedTuple,
@@ -236,7 +238,46 @@ def _field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None, **option
 
 def standard_field(specifier: Specifier, *, metadata: Mapping[Any, Any] | None = None, **options: Any) -> Any:
     """A field of the standard with a specifier."""
-    return dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **options)
+    made = dataclasses.field(metadata={**(metadata or {}), _KEY: specifier}, **options)
+    made.__class__ = PortableField
+    return made
+
+
+class PortableField(dataclasses.Field[Any]):
+    """A field of the standard whose pickle, which is part of one of its class, names the marks of the standard.
+
+    The standard compares them by identity, and pickles copies.
+    """
+
+    __slots__ = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        content = {name: getattr(self, name) for name in dataclasses.Field.__slots__}
+        kept = {name: value for name, value in content.items() if value is not dataclasses.MISSING}
+        return {**kept, "metadata": dict(self.metadata), _KIND: getattr(content[_KIND], "name", None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        content = {**state, "metadata": MappingProxyType(state["metadata"]), _KIND: _KINDS.get(state[_KIND])}
+        for name in dataclasses.Field.__slots__:
+            setattr(self, name, content.get(name, dataclasses.MISSING))
+
+
+_KIND: Final = "_field_type"
+_KINDS: Final = {
+    mark.name: mark
+    for mark in (dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR)  # type: ignore[attr-defined]  # the standard has no public name for them
+}
+
+
+def make_fields_portable(cls: type) -> None:
+    """Makes the fields of a class portable that the standard has made; those of bases as copies."""
+    fields = cls.__dict__.get("__dataclass_fields__", {})
+    for name, field in fields.items():
+        if field.__class__ is dataclasses.Field:
+            tables = (base.__dict__.get("__dataclass_fields__", {}) for base in cls.__mro__[1:])
+            is_inherited = any(table.get(name) is field for table in tables)
+            fields[name] = copy.copy(field) if is_inherited else field
+            fields[name].__class__ = PortableField
 
 
 def _notes(**given: Unpack[Notes]) -> Notes:

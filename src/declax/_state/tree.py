@@ -6,8 +6,8 @@ of their kind: ``isinstance(light, Param)`` holds, and ``light.__class__`` is `P
 
 from __future__ import annotations
 
-import copyreg
 import functools
+import importlib
 import operator
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from declax._tree.read_only import ReadOnly
 from declax._typing import Key
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, _set_metadata, fill_raw
-from declax.errors import MAX_DEPTH
+from declax.errors import MAX_DEPTH, NAME_KEY, MissingAttributeError
 
 _new: Final = object.__new__
 _call: Any = operator.call  # its type takes no functions of several types
@@ -62,8 +62,9 @@ def _light_of(kind: type[Variable[Any]]) -> Light:
 def _make_light(kind: type[Variable[Any]]) -> Light:
     content = {
         "__slots__": ("_flat",),
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
+        "__module__": __name__,
+        "__qualname__": f"{kind.__module__}:{kind.__qualname__}".replace(".", "/"),  # `pickle` takes it apart at dots
+        NAME_KEY: kind.__qualname__,
         "__doc__": kind.__doc__,
         "__class__": property(lambda light: kind),
         "_trace": _SNAPSHOT,
@@ -85,18 +86,20 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
 
 @functools.cache
 def _type_of_lights(metaclass: type) -> Any:
-    """The metaclass of lights, which pickles them by their kind, and makes ordinary Variables of it when called."""
+    """The metaclass of lights, which makes ordinary Variables of their kind when they are called."""
 
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return cls.__bases__[1](*args, **kwargs)
 
-    made = type(metaclass.__name__, (metaclass,), {"__call__": call})
-    copyreg.pickle(made, lambda cls: (_light_class, (cls.__bases__[1],)))
-    return made
+    return type(metaclass.__name__, (metaclass,), {"__call__": call})
 
 
-def _light_class(kind: type[Variable[Any]]) -> type[Any]:
-    return _light_of(kind)[0]
+def __getattr__(name: str) -> type[Any]:
+    """The class of the lights of a kind, which `pickle` looks for here, as a treedef has it."""
+    module, _, kind = name.replace("/", ".").rpartition(":")
+    if not module:
+        raise MissingAttributeError(f"module {__name__}", f"it has no attribute {name!r}")
+    return _light_of(operator.attrgetter(kind)(importlib.import_module(module)))[0]
 
 
 def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
