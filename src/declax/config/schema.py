@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 from declax._typing import MISSING
 from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
+from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
 from declax.config._reading.part_readers import SCHEMA, VERSION, ChoiceReader, version_of
 from declax.config._reading.readers import Reader, Schema
@@ -122,8 +122,7 @@ class Schemas:
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
         found = reader.schema(self)
-        text = parameter.notes.get("help")
-        notes: Schema = {"description": text} if text else {}
+        notes: Schema = {"description": parameter.help} if parameter.help else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)
@@ -145,11 +144,3 @@ class Schemas:
             "additionalProperties": False,
         }
         return self._once(REF, "reference", lambda: made)
-
-
-def first_paragraph(target: Any) -> str:
-    """The first paragraph of a docstring in one line; empty for the docstring of a standard dataclass."""
-    text = inspect.getdoc(target) or ""
-    if isinstance(target, type) and text.startswith(f"{target.__name__}("):
-        return ""
-    return " ".join(text.partition("\n\n")[0].split())

@@ -16,9 +16,9 @@ from declax.config._building import takes_rngs
 from declax.config._cli.output import Output, usage_error
 from declax.config._cli.overrides import read_all, read_words
 from declax.config._cli.parsing import script_parser
+from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter, parameters_of, target_name
 from declax.config.loading import spec_from_config, to_config
-from declax.config.schema import first_paragraph
 from declax.config.specs import Spec
 
 _WIDTH: Final = 100
@@ -36,7 +36,7 @@ def parameter_table(target: Any) -> str:
     further = 3 * _INDENT
     for parameter in parameters_of(target):
         lines.append(f"{_INDENT}{parameter.name}: {', '.join(_facts(parameter))}")
-        text = parameter.notes.get("help") or ""
+        text = parameter.help or ""
         lines += textwrap.wrap(text, _WIDTH, initial_indent=further, subsequent_indent=further)
     return "\n".join(lines)
 

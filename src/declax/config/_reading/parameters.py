@@ -21,6 +21,7 @@ from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
 from declax._variables.policy import DtypeDefault
+from declax.config._reading.docstrings import first_paragraph, help_of
 from declax.errors import ConfigError, describe, type_name
 
 Target: TypeAlias = Callable[..., Any]
@@ -41,6 +42,15 @@ class Parameter:
     notes: Notes = dataclasses.field(default_factory=Notes)
     owner: Any = None
     written: str | None = None
+    target: Any = None
+
+    @property
+    def help(self) -> str | None:
+        """What the class or function says of it; of a declared part, else what the class of the part says."""
+        found = help_of(self.target, self.name, self.notes.help, self.owner)
+        if found is None and isinstance(self.default, DeclaredPart):
+            return first_paragraph(self.default.function) or None
+        return found
 
     @property
     def is_required(self) -> bool:
@@ -181,6 +191,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
             notes,
             owner,
             annotation if isinstance(annotation, str) else None,
+            target,
         )
 
     return read

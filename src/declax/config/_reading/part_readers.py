@@ -385,7 +385,7 @@ class CallReader:
             found[name] = INVALID
             # one mistake is reported once: an unknown key may be a misspelling of the missing one
             if not any(self.renamed.get(key) == name or did_you_mean(key, [name]) is not None for key in few):
-                text = self.parameters.by_name[name].notes.get("help")
+                text = self.parameters.by_name[name].help
                 context.add(
                     "missing-key",
                     (*path, name),
