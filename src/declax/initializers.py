@@ -231,6 +231,10 @@ def ones_init() -> NamedInitializer:
 def constant(value: ArrayLike, dtype: Dtype | None = None) -> NamedInitializer:
     """Arrays full of `value`, which may be an array that broadcasts to the shape.
 
+    Args:
+      value: the number or array.
+      dtype: used where the call gives none.
+
     >>> import declax as dx
     >>> dx.initializers.constant(3)(None, (2,))
     Array([3., 3.], dtype=float32)
@@ -241,6 +245,10 @@ def constant(value: ArrayLike, dtype: Dtype | None = None) -> NamedInitializer:
 def uniform(scale: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
     """Uniform between 0 and `scale`.
 
+    Args:
+      scale: the upper bound.
+      dtype: used where the call gives none.
+
     >>> import declax as dx
     >>> dx.initializers.uniform(scale=0.5)
     uniform(scale=0.5)
@@ -250,6 +258,10 @@ def uniform(scale: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitial
 
 def normal(stddev: ArrayLike = 1e-2, dtype: Dtype | None = None) -> NamedInitializer:
     """Normal with mean 0 and standard deviation `stddev`.
+
+    Args:
+      stddev: the standard deviation.
+      dtype: used where the call gives none.
 
     >>> import declax as dx
     >>> dx.initializers.normal(stddev=0.02)
@@ -264,6 +276,12 @@ def truncated_normal(
     """Normal, cut at `lower` and `upper` standard deviations, then scaled by `stddev`.
 
     The deviation of the result is smaller than `stddev`, since the tails are gone.
+
+    Args:
+      stddev: the standard deviation before the cut.
+      dtype: used where the call gives none.
+      lower: the lower cut, in standard deviations.
+      upper: the upper cut, in standard deviations.
 
     >>> import declax as dx
     >>> dx.initializers.truncated_normal(0.02)
@@ -318,6 +336,13 @@ class _FanFactory(Protocol):
     ) -> NamedInitializer: ...
 
 
+_FAN_ARGUMENTS: Final = """Args:
+  in_axis: axis or axes of the inputs.
+  out_axis: axis or axes of the outputs.
+  batch_axis: axis or axes that count in neither; the rest is the receptive field.
+  dtype: used where the call gives none."""
+
+
 def _fan_factory(name: str, doc: str) -> _FanFactory:
     """A factory with the variance of a name; the axes are those of `variance_scaling`."""
 
@@ -327,7 +352,7 @@ def _fan_factory(name: str, doc: str) -> _FanFactory:
         return _make(name, in_axis=in_axis, out_axis=out_axis, batch_axis=batch_axis, dtype=dtype)
 
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"{doc}\n\n>>> import declax as dx\n>>> dx.initializers.{name}()\n{name}()\n"
+    make.__doc__ = f"{doc}\n\n{_FAN_ARGUMENTS}\n\n>>> import declax as dx\n>>> dx.initializers.{name}()\n{name}()\n"
     return make
 
 
@@ -355,6 +380,11 @@ def orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype | Non
 
     More than two axes are taken as matrices with columns along `column_axis`.
 
+    Args:
+      scale: the factor of all elements.
+      column_axis: the axis of the columns.
+      dtype: used where the call gives none.
+
     >>> import declax as dx
     >>> dx.initializers.orthogonal(scale=2.0)
     orthogonal(scale=2.0)
@@ -366,6 +396,11 @@ def delta_orthogonal(scale: ArrayLike = 1.0, column_axis: int = -1, dtype: Dtype
     """Convolution kernels that are orthogonal at their centre and zero elsewhere (Xiao et al., 2018).
 
     The shape must have three to five axes.
+
+    Args:
+      scale: the factor of all elements.
+      column_axis: the axis of the columns.
+      dtype: used where the call gives none.
 
     >>> import declax as dx
     >>> dx.initializers.delta_orthogonal()

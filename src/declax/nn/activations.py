@@ -100,6 +100,7 @@ class PReLU(Layer):
       param_dtype: dtype in which the slope is stored.
       promote_dtype: brings ``(inputs, negative_slope)`` to one dtype.
       negative_slope_metadata: metadata of the slope.
+      negative_slope: the slope.
 
     Raises:
       LayerError: for an integer `dtype`.

@@ -162,10 +162,10 @@ class MultiHeadAttention(_Heads):
       decode: use the cache. None leaves it to each call.
       normalize_qk: normalize queries and keys, as in https://arxiv.org/abs/2302.05442.
       qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
-      out_promote_dtype: does so for `out`.
-      ln_promote_dtype: does so for the norms.
+      out_promote_dtype: brings inputs and parameters of `out` to one dtype.
+      ln_promote_dtype: brings inputs and parameters of the norms to one dtype.
       qkv_dot_general: replaces `jax.lax.dot_general` in `query`, `key` and `value`.
-      out_dot_general: does so in `out`.
+      out_dot_general: replaces `jax.lax.dot_general` in `out`.
       rope: rotates queries and keys by their positions. A key is rotated once, as it enters the cache.
       rngs: gives the keys of the parameters, from `params`, and a stream for dropout.
       keep_rngs: keep a stream, forked from `dropout`, if there is dropout; otherwise each call has to be given `rngs`.
@@ -175,6 +175,11 @@ class MultiHeadAttention(_Heads):
       out_bias_metadata: metadata of the bias of `out`; none is `bias_metadata`.
       query_ln_scale_metadata: metadata of the scale of the norm of queries.
       key_ln_scale_metadata: metadata of the scale of the norm of keys.
+      query: the map of `inputs_q` to the queries.
+      key: the map of `inputs_k` to the keys.
+      value: the map of `inputs_v` to the values.
+      query_ln, key_ln: the norm of queries or keys; None without `normalize_qk`.
+      out: the map of all heads to the output.
 
     Raises:
       LayerError: for features that the heads do not divide, inputs of other sizes, a call that lacks `rngs`, `decode`

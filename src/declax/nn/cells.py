@@ -245,6 +245,8 @@ class LSTMCell(_LSTM):
       kernel_metadata: metadata of the kernels of the input.
       recurrent_kernel_metadata: metadata of the kernels of the state.
       bias_metadata: metadata of the biases.
+      ii, if_, ig, io: a map of the input, without bias.
+      hi, hf, hg, ho: a map of the state, with bias.
 
     Raises:
       LayerError: for a size below 1, an input or a state of another size, and a first state without `rngs`.
@@ -293,7 +295,28 @@ class OptimizedLSTMCell(_LSTM):
 
     Hochreiter and Schmidhuber, "Long Short-Term Memory", https://doi.org/10.1162/neco.1997.9.8.1735.
 
-    The arguments and errors are those of `LSTMCell`.
+    Args:
+      in_features: size of the last axis of the input.
+      hidden_features: size of the last axis of the state and the output.
+      gate_fn: activation of the gates.
+      activation_fn: activation of the new memory and the output.
+      kernel_init: makes the kernel of the input.
+      recurrent_kernel_init: makes the kernel of the state.
+      bias_init: makes the bias.
+      dtype: dtype of the gates; None infers it from input, state and parameters.
+      param_dtype: dtype in which the parameters are stored, and of the first state.
+      carry_init: makes the first state; None makes zeros.
+      promote_dtype: brings the arguments of each map to one dtype.
+      keep_rngs: keep a stream, forked from `carry`, for calls of `initialize_carry` without one.
+      rngs: gives one key to each kernel and bias, from `params`.
+      kernel_metadata: metadata of the kernel of the input.
+      recurrent_kernel_metadata: metadata of the kernel of the state.
+      bias_metadata: metadata of the bias.
+      dense_i: the map of the input.
+      dense_h: the map of the state.
+
+    Raises:
+      LayerError: as `LSTMCell`.
 
     >>> import declax as dx
     >>> cell = dx.OptimizedLSTMCell(3, 4, rngs=dx.Rngs(0))
@@ -350,7 +373,28 @@ class GRUCell(_OneArray):
 
     Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", https://arxiv.org/abs/1406.1078.
 
-    The arguments and errors are those of `LSTMCell`.
+    Args:
+      in_features: size of the last axis of the input.
+      hidden_features: size of the last axis of the state and the output.
+      gate_fn: activation of the gates.
+      activation_fn: activation of the proposed output.
+      kernel_init: makes the kernel of the input.
+      recurrent_kernel_init: makes the kernel of the state.
+      bias_init: makes the bias.
+      dtype: dtype of the gates; None infers it from input, state and parameters.
+      param_dtype: dtype in which the parameters are stored, and of the first state.
+      carry_init: makes the first state; None makes zeros.
+      promote_dtype: brings the arguments of each map to one dtype.
+      keep_rngs: keep a stream, forked from `carry`, for calls of `initialize_carry` without one.
+      rngs: gives one key to each kernel and bias, from `params`.
+      kernel_metadata: metadata of the kernel of the input.
+      recurrent_kernel_metadata: metadata of the kernel of the state.
+      bias_metadata: metadata of the bias.
+      dense_i: the map of the input.
+      dense_h: the map of the state.
+
+    Raises:
+      LayerError: as `LSTMCell`.
 
     >>> import declax as dx
     >>> dx.RNN(dx.GRUCell(3, 4, rngs=dx.Rngs(0)))(jnp.ones((2, 5, 3))).shape
@@ -398,10 +442,28 @@ class SimpleCell(_OneArray):
 
     Elman, "Finding Structure in Time", https://doi.org/10.1207/s15516709cog1402_1.
 
-    The arguments and errors are those of `LSTMCell`, without `gate_fn`; `dtype` is float32 by default.
-
     Args:
+      in_features: size of the last axis of the input.
+      hidden_features: size of the last axis of the state and the output.
+      activation_fn: activation of the output.
       residual: add the state before `activation_fn`.
+      kernel_init: makes the kernel of the input.
+      recurrent_kernel_init: makes the kernel of the state.
+      bias_init: makes the bias.
+      dtype: dtype of the computation, float32 by default; None infers it from input, state and parameters.
+      param_dtype: dtype in which the parameters are stored, and of the first state.
+      carry_init: makes the first state; None makes zeros.
+      promote_dtype: brings the arguments of each map to one dtype.
+      keep_rngs: keep a stream, forked from `carry`, for calls of `initialize_carry` without one.
+      rngs: gives one key to each kernel and bias, from `params`.
+      kernel_metadata: metadata of the kernel of the input.
+      recurrent_kernel_metadata: metadata of the kernel of the state.
+      bias_metadata: metadata of the bias.
+      dense_i: the map of the input.
+      dense_h: the map of the state.
+
+    Raises:
+      LayerError: as `LSTMCell`.
 
     >>> import declax as dx
     >>> dx.RNN(dx.SimpleCell(3, 4, residual=True, rngs=dx.Rngs(0)))(jnp.ones((2, 5, 3))).shape

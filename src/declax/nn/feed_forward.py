@@ -91,6 +91,9 @@ class MLP(_FeedForward):
       kernel_metadata: metadata of the kernels.
       bias_metadata: metadata of the biases.
       down_kernel_metadata: metadata of the kernel of `down`; none is `kernel_metadata`.
+      up: the map to the hidden layer.
+      down: the map from the hidden layer.
+      dropout: the dropout of the hidden layer; None without.
 
     Raises:
       LayerError: for a size below 1, and for an input whose last axis is not `in_features`.
@@ -140,7 +143,10 @@ class GatedMLP(MLP):
 
     Shazeer, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202.
 
-    The arguments and errors are those of `MLP`. The map `gate` has the options of `up`.
+    Args:
+      gate: the map to the gate, with the options of `up`.
+
+    The other arguments and the errors are those of `MLP`.
 
     >>> import declax as dx
     >>> swiglu = dx.GatedMLP(3, 8, use_bias=False, rngs=dx.Rngs(0))

@@ -81,6 +81,8 @@ class LoRA(Layer):
       rngs: gives one key to each factor, from `params`.
       a_metadata: metadata of the first factor.
       b_metadata: metadata of the second factor.
+      lora_a: the first factor.
+      lora_b: the second factor.
 
     Raises:
       LayerError: for a size below 1, for an input whose last axis is not `in_features`, and for a base that cannot be
@@ -158,6 +160,7 @@ class LoRALinear(Linear):
       a_metadata: metadata of the first factor.
       b_metadata: metadata of the second factor.
       rngs: gives one key each to kernel, bias and the two factors, from `params`.
+      lora: the adapter.
 
     The other arguments are those of `Linear`.
 

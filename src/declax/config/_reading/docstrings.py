@@ -19,7 +19,9 @@ from declax._fields.annotations import own_annotations
 
 _GOOGLE: Final = re.compile(r"(?:Args|Arguments|Parameters|Params|Attributes|(?:Keyword|Other) (?:Args|Arguments)):\s*")
 _NUMPY: Final = re.compile(r"(?:Other )?Parameters|Attributes")
-_SPHINX: Final = re.compile(r":(?:param|parameter|arg|argument|key|keyword|ivar|var)\s+(?:\S.*?\s)??(\S+?)\s*:", re.DOTALL)
+_SPHINX: Final = re.compile(
+    r":(?:param(?:eter)?|arg(?:ument)?|key(?:word)?|i?var)\s+(?:\S.*?\s)??(\S+?)\s*:", re.DOTALL
+)
 _NAMES: Final = r"(\\?\*{0,2}\w+(?:\s*,\s*\\?\*{0,2}\w+)*)\s*"
 _COLON: Final = re.compile(_NAMES + r"(?:\(.*?\))?\s*:", re.DOTALL)
 _LINE: Final = re.compile(_NAMES + r"(?::.*)?\n")
@@ -90,10 +92,10 @@ def _entries(holder: Any) -> Mapping[str, str]:
     """The entries for parameters in the docstring of a function, or of a class and its constructor."""
     texts = [holder.__doc__]
     if isinstance(holder, type):
-        texts = [getattr(holder.__dict__.get("__init__"), "__doc__", None), holder.__dict__.get("__doc__")]
+        texts = [holder.__dict__.get("__doc__"), getattr(holder.__dict__.get("__init__"), "__doc__", None)]
     found: dict[str, str] = {}
     for text in texts:
-        found.update(documented_in(text) if isinstance(text, str) else {})
+        found = {**documented_in(text), **found} if isinstance(text, str) else found
     return found
 
 
@@ -123,7 +125,7 @@ def _below_fields(cls: Any) -> Mapping[str, str]:
 
 
 def documented_in(docstring: str) -> dict[str, str]:
-    r"""The first paragraph on each parameter in a docstring.
+    r"""The first paragraph of the first entry for each parameter in a docstring.
 
     >>> documented_in("Adds.\n\nArgs:\n  a, b: the numbers,\n    any two.\n  c (int): another.")
     {'a': 'the numbers, any two.', 'b': 'the numbers, any two.', 'c': 'another.'}
@@ -133,7 +135,7 @@ def documented_in(docstring: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for names, text in _raw_entries(inspect.cleandoc(docstring)):
         if line := _in_one_line(text):
-            found.update({name.strip().lstrip("\\*"): line for name in names.split(",")})
+            found = {**{name.strip().lstrip("\\*"): line for name in names.split(",")}, **found}
     return found
 
 
