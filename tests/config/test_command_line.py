@@ -34,6 +34,7 @@ class Attention(dx.Module):
     """Looks around."""
     dim: int = dx.static(ge=1, help="the width")
     heads: int = dx.static(default=4, ge=1, le=64)
+    """How many ``views`` there are."""
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     q = dx.Linear(dim, dim, rngs=rngs)
@@ -58,7 +59,11 @@ class Net(dx.Module):
 
 @dataclasses.dataclass
 class Train:
-    """One run."""
+    """One run.
+
+    Args:
+      steps: how many there are.
+    """
     net: dx.Spec[Net]
     steps: int = 100
     rate: float = 0.1
@@ -135,13 +140,14 @@ def test_completion_and_the_version_load_no_jax(folder):
         assert done.returncode == 0, done.stderr
 
 
-def test_show_lists_parameters_with_their_help(run):
-    status, printed, _ = run("show", "cli_models:Attention")
+@pytest.mark.parametrize("place", ["cli_models:Attention", "cli_models.py:Attention"])
+def test_show_lists_parameters_with_their_help(run, place):
+    status, printed, _ = run("show", place)
     assert status == 0
     assert "Looks around." in printed
     assert "dim: int, at least 1" in printed
     assert "the width" in printed
-    assert "heads: int, at least 1, at most 64, default 4" in printed
+    assert "heads: int, at least 1, at most 64, default 4\n      How many views there are.\n" in printed
     assert "rngs" not in printed
 
 
@@ -685,7 +691,7 @@ def test_cli_seeds_parts_that_take_rngs(folder):
 @pytest.mark.parametrize(
     ("words", "pieces"),
     [
-        (["--help"], ["fields of Train", "steps: int, default 100"]),
+        (["--help"], ["fields of Train", "steps: int, default 100\n      how many there are.\n"]),
         (["run.toml", "--show"], ['"steps": 3']),
     ],
 )

@@ -134,6 +134,13 @@ class Editor:
         self._server.diagnostics(path)  # the schema has been read then
         return {label.partition(" = ")[0].strip('"') for label in self._server.completions(path, (line, column))}
 
+    def hover(self, text: str, name: str) -> str:
+        """What is shown of a key, at its first place in the text."""
+        path = self._opened(text)
+        self._server.diagnostics(path)
+        before = text.partition(name)[0]
+        return self._server.hover(path, (before.count("\n"), len(before) - before.rindex("\n") - 1))
+
     def _opened(self, text: str) -> Path:
         self._count += 1
         path = self._folder / f"file_{self._count}{self._suffix}"
@@ -216,6 +223,11 @@ def test_files_of_the_example_name_their_schema(editor: Editor, name: str) -> No
     for right, wrong in (("epochs", "epoch"), ("cosine_decay_schedule", "cosine_schedule"), ("required_", "required")):
         typed = text.replace(right, wrong)
         assert any(wrong in mistake.line for mistake in editor.mistakes(typed, EXAMPLE / f"typed_{wrong}_{name}"))
+
+
+def test_the_help_of_a_field_is_shown(editor: Editor) -> None:
+    assert "size of each row." in editor.hover(editor.good, "features")
+    assert "the standard deviation." in editor.hover(editor.good, "stddev")
 
 
 def test_tags_are_offered(editor: Editor) -> None:

@@ -74,7 +74,9 @@ class Special(Mlp):
       noted: a text that is nearer than the note.
     """
 
-    hidden: int = 8
+    rate: float = 0.5
+    hidden = 8 * Mlp.dim
+    """A text below a field without annotation."""
     extra: int = dx.static(default=1, help="the note of the subclass")
 
 
@@ -100,6 +102,7 @@ def test_a_subclass_says_what_it_changes_only():
     assert helps(Special) == helps(Mlp) | {
         "dim": "a better text.",
         "noted": "a text that is nearer than the note.",
+        "hidden": "A text below a field without annotation.",
         "extra": "the note of the subclass",
     }
 
@@ -258,6 +261,21 @@ def test_a_source_that_is_no_class(monkeypatch, text: str):
 
     monkeypatch.setattr(inspect, "getsource", lambda _: text)
     assert help_of(Broken, "dim") is None
+
+
+class Odd:
+    """No text."""
+
+    __doc__ = property(lambda self: "Args:")  # type: ignore[assignment]
+    a, b = 1, 2
+    """Of two names."""
+    c: int
+    4
+    d: int
+
+
+def test_a_docstring_that_is_no_text_and_statements_that_are_no_fields():
+    assert (dict(_entries(Odd)), dict(_below_fields(Odd))) == ({}, {})
 
 
 # ----------------------------------------------------------------- docstrings in three styles

@@ -413,7 +413,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
       sharding: how the field's arrays are laid out over devices.
-      help: one line that explains the field.
+      help: one line that explains the field, in place of its entry under ``Args:`` and of the docstring below it.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the

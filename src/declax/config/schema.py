@@ -35,7 +35,8 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
 
     Returns:
       The schema, as plain data. Parts are ``oneOf`` the allowed classes, each identified by its tag; fields have
-      their types, ranges, choices and defaults, and their help.
+      their types, ranges, choices and defaults, and as description their help: the entry in the docstring of the
+      class, or the docstring below the field.
 
     Raises:
       ConfigError: no configuration can describe `cls`.

@@ -92,10 +92,10 @@ def _entries(holder: Any) -> Mapping[str, str]:
     """The entries for parameters in the docstring of a function, or of a class and its constructor."""
     texts = [holder.__doc__]
     if isinstance(holder, type):
-        texts = [holder.__dict__.get("__doc__"), getattr(holder.__dict__.get("__init__"), "__doc__", None)]
+        texts = [getattr(holder.__dict__.get("__init__"), "__doc__", None), holder.__dict__.get("__doc__")]
     found: dict[str, str] = {}
     for text in texts:
-        found = {**documented_in(text), **found} if isinstance(text, str) else found
+        found.update(documented_in(text) if isinstance(text, str) else {})
     return found
 
 
@@ -110,14 +110,12 @@ def _below_fields(cls: Any) -> Mapping[str, str]:
         return {}
     found: dict[str, str] = {}
     for statement, below in itertools.pairwise(made.body):
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            found[statement.target.id] = _in_one_line(inspect.cleandoc(below.value.value))
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        match targets, below:
+            case [ast.Name(id=name)], ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = _in_one_line(inspect.cleandoc(text))
+            case _:
+                pass
     return found
 
 
@@ -134,8 +132,9 @@ def documented_in(docstring: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for names, text in _raw_entries(inspect.cleandoc(docstring)):
-        if line := _in_one_line(text):
-            found = {**{name.strip().lstrip("\\*"): line for name in names.split(",")}, **found}
+        line = _in_one_line(text)
+        for name in names.split(",") if line else ():
+            found.setdefault(name.strip().lstrip("\\*"), line)
     return found
 
 
