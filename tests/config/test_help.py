@@ -147,6 +147,23 @@ def test_classes_with_a_constructor_functions_and_partials():
     assert first_paragraph(functools.partial(count, step=2)) == "Counts."
 
 
+class Bare(dx.Module):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@dx.dataclass
+class Holder(dx.Module):
+    size: int = dx.field()
+    bare: Bare = Bare(size)
+
+
+def test_a_class_without_a_docstring_has_none_of_its_base():
+    assert [first_paragraph(cls) for cls in (Bare, Holder, Odd)] == ["", "", ""]
+    assert "description" not in dx.json_schema(Bare)
+    assert helps(Holder) == {"size": None, "bare": None}
+
+
 # ----------------------------------------------------------------- who prints it
 
 

@@ -51,11 +51,12 @@ def help_of(target: Any, name: str, given: str | None = None, owner: Any = None)
 
 
 def first_paragraph(target: Any) -> str:
-    """The first paragraph of a docstring in one line; empty for the docstring of a standard dataclass."""
-    text = inspect.getdoc(_function_in(target)) or ""
-    if isinstance(target, type) and text.startswith(f"{target.__name__}("):
+    """The first paragraph of a docstring in one line; empty if there is none, or the one of a standard dataclass."""
+    found = _function_in(target)
+    text = found.__dict__.get("__doc__") if isinstance(found, type) else found.__doc__
+    if not isinstance(text, str) or (isinstance(found, type) and text.startswith(f"{found.__name__}(")):
         return ""
-    return _in_one_line(text)
+    return _in_one_line(inspect.cleandoc(text))
 
 
 def _function_in(target: Any) -> Any:
