@@ -283,7 +283,7 @@ def test_a_source_that_is_no_class(monkeypatch, text: str):
 class Odd:
     """No text."""
 
-    __doc__ = property(lambda self: "Args:")  # type: ignore[assignment]
+    __doc__ = property(lambda self: "Args:")
     a, b = 1, 2
     """Of two names."""
     c: int
