@@ -140,9 +140,9 @@ def test_completion_and_the_version_load_no_jax(folder):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("place", ["cli_models:Attention", "cli_models.py:Attention"])
-def test_show_lists_parameters_with_their_help(run, place):
-    status, printed, _ = run("show", place)
+@pytest.mark.parametrize("place", ["cli_models", "{folder}/cli_models.py"])
+def test_show_lists_parameters_with_their_help(run, folder, place):
+    status, printed, _ = run("show", f"{place.format(folder=folder)}:Attention")
     assert status == 0
     assert "Looks around." in printed
     assert "dim: int, at least 1" in printed
