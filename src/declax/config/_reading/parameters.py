@@ -47,7 +47,7 @@ class Parameter:
     @property
     def help(self) -> str | None:
         """What the class or function says of it; of a declared part, else what the class of the part says."""
-        found = help_of(self.target, self.name, self.notes.help, self.owner)
+        found = help_of(self.target, self.name, self.notes.get("help"), self.owner)
         if found is None and isinstance(self.default, DeclaredPart):
             return first_paragraph(self.default.function) or None
         return found
