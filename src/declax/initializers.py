@@ -113,14 +113,12 @@ class NamedInitializer(Immutable):
             wanted = self.arguments.get("dtype") if dtype is None else dtype
             if self.name in _DECOMPOSING and _is_half(wanted):
                 return self(key, sizes, jnp.float32).astype(wanted)
-            return self._resolve()(key, sizes) if dtype is None else self._resolve()(key, sizes, dtype)
+            found = _function_of.__wrapped__ if self.name == "constant" else _function_of  # 0.0 and -0.0 are equal keys
+            make = found(self.name, self.settings)
+            return make(key, sizes) if dtype is None else make(key, sizes, dtype)
         except (ValueError, IndexError) as error:
             problem = f"cannot make an array of shape {sizes}"
             raise errors.InitializerError(repr(self), problem, why=str(error)) from error
-
-    def _resolve(self) -> Callable[..., jax.Array]:
-        found: Callable[..., Any] = getattr(_jax_initializers, self.name)
-        return found if self.settings is None else found(**self.arguments)
 
     def __repr__(self) -> str:
         if self.settings is None:
@@ -128,6 +126,13 @@ class NamedInitializer(Immutable):
         usual = inspect.signature(globals()[self.name]).parameters
         shown = [f"{k}={_show(v)}" for k, v in self.settings if usual[k].default != v]
         return f"{self.name}({', '.join(shown)})"
+
+
+@functools.lru_cache(maxsize=512)
+def _function_of(name: str, settings: tuple[tuple[str, Hashable], ...] | None) -> Callable[..., jax.Array]:
+    """The function of JAX; kept, since most layers of a model have the same."""
+    found: Callable[..., Any] = getattr(_jax_initializers, name)
+    return found if settings is None else found(**{key: snapshots.thaw(setting) for key, setting in settings})
 
 
 def _is_half(dtype: Dtype | None) -> bool:

@@ -12,7 +12,7 @@ from declax._fields.class_body import layer_line
 from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.kinds import Param
-from declax._variables.metadata import AXES, Metadata, VariableMetadata
+from declax._variables.metadata import AXES, EMPTY, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
 from declax._variables.variable import Variable
@@ -27,26 +27,37 @@ class VariableMaker:
         self._name = name
         self._recipe = recipe
         self._kind: Any = None
+        self._marks: dict[str, bool] = {}  # the notes of the field that are metadata
 
     @property
     def _where(self) -> str:
         return f"{type_name(self._cls)}.{self._name}"
+
+    def _prepare(self) -> None:
+        """Reads the spec of the field, which is known when all names of its annotation are."""
+        spec = self._cls._pytree__specs[self._name]
+        self._marks = {name: False for name in ("trainable", "weight_decay") if not spec.notes.get(name, True)}
+        self._kind = _kind_of(self._where, spec.annotation, AnnotationScope(self._cls))
 
     def __call__(
         self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any, sharding: Any = None, **computed: Any
     ) -> Variable[Any]:
         """Makes the Variable with a key of its stream; `computed` are the options that expressions give."""
         if self._kind is None:
-            annotation = self._cls._pytree__specs[self._name].annotation
-            self._kind = _kind_of(self._where, annotation, AnnotationScope(self._cls))
+            self._prepare()
         shape = self._shape(shape)
         if dtype is None:
             dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
         stream = computed.pop("stream", self._recipe.stream)
-        key = None if stream is None else _draw(self._where, rngs, stream)
-        metadata = self._metadata(metadata, sharding, computed)
-        value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
-        _check_made(self._where, value.value if isinstance(value, VariableMetadata) else value, shape, dtype)
+        key = None if stream is None else self._draw(rngs, stream)
+        is_plain = metadata is EMPTY or metadata is None
+        if is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata"):
+            metadata, value = {}, initializer(key, shape, dtype)
+        else:
+            metadata = self._metadata(metadata, sharding, computed)
+            value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
+        if getattr(value, "shape", None) != shape:
+            self._check_made(value, shape, dtype)
         made: Variable[Any] = self._kind(value, **metadata)
         return made
 
@@ -76,42 +87,40 @@ class VariableMaker:
         self, declared: Mapping[str, Any] | None, sharding: Any, computed: Mapping[str, Any]
     ) -> dict[str, Any]:
         metadata: dict[str, Any] = dict(declared) if declared else {}
-        notes = self._cls._pytree__specs[self._name].notes
         if sharding is not None:
             metadata.setdefault(AXES, sharding)
         for name in ("trainable", "weight_decay"):
-            if not computed.get(name, notes.get(name, True)):
+            if not computed.get(name, name not in self._marks):
                 metadata.setdefault(name, False)
         return metadata
 
+    def _check_made(self, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
+        value = value.value if isinstance(value, VariableMetadata) else value
+        got = getattr(value, "shape", () if isinstance(value, (int, float, complex)) else None)
+        if got is None or tuple(got) != shape:
+            raise InitializerError(
+                self._where,
+                "the initializer returned a value of the wrong shape",
+                expected=f"an array of shape {shape} and dtype {jnp.dtype(dtype)}",
+                got=describe(value),
+            )
 
-def _check_made(where: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    got = getattr(value, "shape", () if isinstance(value, (int, float, complex)) else None)
-    if got is None or tuple(got) != shape:
-        raise InitializerError(
-            where,
-            "the initializer returned a value of the wrong shape",
-            expected=f"an array of shape {shape} and dtype {jnp.dtype(dtype)}",
-            got=describe(value),
-        )
-
-
-def _draw(where: str, rngs: Any, stream: str) -> Any:
-    """The next key of a stream; or of the one stream that the constructor got."""
-    if rngs is None:
-        raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
-    # a stream, by its own attributes: an Rngs answers for any name with its default stream
-    is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
-    draw: Any = rngs if is_stream else getattr(rngs, stream, None)
-    if not callable(draw):
-        raise FieldError(
-            where,
-            f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
-            expected="dx.Rngs, or one of its streams",
-            got=describe(rngs),
-            fix="rngs=dx.Rngs(0)",
-        )
-    return draw()
+    def _draw(self, rngs: Any, stream: str) -> Any:
+        """The next key of a stream; or of the one stream that the constructor got."""
+        if rngs is None:
+            raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
+        # a stream, by its own attributes: an Rngs answers for any name with its default stream
+        is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
+        draw: Any = rngs if is_stream else getattr(rngs, stream, None)
+        if not callable(draw):
+            raise FieldError(
+                self._where,
+                f"a declared Variable draws from the stream {stream!r}, and the given rngs have no streams",
+                expected="dx.Rngs, or one of its streams",
+                got=describe(rngs),
+                fix="rngs=dx.Rngs(0)",
+            )
+        return draw()
 
 
 # --- checks at class creation -------------------------------------------------

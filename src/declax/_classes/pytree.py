@@ -264,10 +264,13 @@ class Pytree(metaclass=PytreeMeta):
 
     def _pytree__finish(self) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
-        if self._pytree__is_frozen or not layout_of(self).fits(self):
+        attributes: dict[Any, Any] = self.__dict__
+        layout: Layout = attributes.get(LAYOUT_KEY) or self._pytree__layout
+        if self._pytree__is_frozen or not layout.fits(self):
             fit_layout(self)
+            layout = layout_of(self)
         if self._pytree__is_pytree:
-            check_pytree(self)
+            check_attributes(self, layout)
 
     # --- copies
 
@@ -554,6 +557,19 @@ def _is_copied_plainly(value: object) -> bool:
     return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
 
 
+def check_attributes(node: Any, layout: Layout) -> None:
+    """Checks the attributes of a Pytree for data that JAX would not see, and for tags within containers."""
+    attributes: dict[Any, Any] = node.__dict__
+    for name, status in layout.statuses.items():
+        value = attributes.get(name)
+        if value.__class__ in PLAIN:
+            continue
+        if isinstance(value, CONTAINERS):
+            check_tags(node, name, value)
+        if status is not Status.DATA:
+            check_static(node, name, value, "is static")
+
+
 def check_pytree(pytree: object) -> None:
     """Checks the attributes of a Pytree for data that JAX would not see.
 
@@ -573,15 +589,7 @@ def check_pytree(pytree: object) -> None:
     """
     if not isinstance(pytree, Pytree):
         raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(pytree))
-    attributes: dict[Any, Any] = vars(pytree)
-    for name, status in layout_of(pytree).statuses.items():
-        value = attributes.get(name)
-        if value.__class__ in PLAIN:
-            continue
-        if isinstance(value, CONTAINERS):
-            check_tags(pytree, name, value)
-        if status is not Status.DATA:
-            check_static(pytree, name, value, "is static")
+    check_attributes(pytree, layout_of(pytree))
 
 
 def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
