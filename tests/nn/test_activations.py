@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -75,19 +77,78 @@ def test_one_hot() -> None:
     np.testing.assert_array_equal(activations.one_hot(jnp.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_keeps_its_identity_through_copies(name: str) -> None:
-    function = getattr(activations, name)
-    assert copy.copy(function) is function
-    assert copy.deepcopy({"activation": function})["activation"] is function
-    assert pickle.loads(pickle.dumps(function)) is function
+@dataclasses.dataclass
+class Config:
+    activation: Any
+    rates: tuple[float, ...] = (0.5,)
 
 
-def test_other_jitted_functions_are_copied_as_before() -> None:
-    jitted = jax.jit(np.sin)
-    assert copy.deepcopy(jitted) is not jitted
+@jax.jit
+def mine(x: jax.Array) -> jax.Array:
+    return x + 1
+
+
+def holder(function: Any) -> dx.Module:
+    model = dx.Module()
+    model.inner = dx.Module()
+    model.act = function
+    model.acts = dx.static({"one": function, "two": [function, (function,)]})
+    model.config = dx.static(Config(function))
+    model.inner.part = functools.partial(function, jnp.float32)
+    return model
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("through", [copy.copy, copy.deepcopy, pickled, dx.clone])
+@pytest.mark.parametrize("function", [*(getattr(activations, name) for name in NAMES), mine], ids=[*NAMES, "mine"])
+def test_a_model_keeps_it_through_copies(function: Any, through: Any) -> None:
+    model = holder(function)
+    made = through(model)
+    assert made.act is made.acts["one"] is made.acts["two"][0] is made.acts["two"][1][0] is function
+    assert made.config.activation is made.inner.part.func is function
+    assert (made.config.rates, made.inner.part.args) == ((0.5,), (jnp.float32,))
+    assert (through is copy.copy) is (made.acts is model.acts) is (made.inner is model.inner)
+    assert dx.graphdef(made) == dx.graphdef(model) == pickled(dx.graphdef(model))
+
+
+def test_the_attributes_of_a_partial_are_kept() -> None:
+    model = dx.Module()
+    model.part = functools.partial(jax.nn.silu)
+    model.part.tag = "a"
+    assert (pickled(model).part.tag, pickled(model).part.func) == ("a", jax.nn.silu)
+
+
+def test_a_spec_keeps_it_through_copies() -> None:
+    spec = dx.spec(Config, jax.nn.silu)
+    assert spec == copy.copy(spec) == copy.deepcopy(spec) == pickled(spec)
+
+
+def test_nothing_is_changed_but_copies() -> None:
+    function = jax.nn.silu
+    model = holder(function)
+    acts, config, part = model.acts, model.config, model.inner.part
+    pickle.dumps(model)
+    assert (model.acts, model.config, model.inner.part) == (acts, config, part)
+    assert acts["two"][0] is config.activation is part.func is function
+
+
+def test_a_compiled_function_without_a_name_is_as_for_pickle() -> None:
+    model = dx.Module()
+    model.act = jax.jit(lambda x: x)
+    assert copy.copy(model).act is model.act
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-        pickle.dumps(jax.jit(lambda x: x))
+        pickle.dumps(model)
+
+
+def test_a_container_that_holds_itself_is_copied() -> None:
+    box = dx.Object()
+    box.items = [jax.nn.gelu]
+    box.items.append(box.items)
+    for made in (copy.deepcopy(box), pickled(box)):
+        assert made.items[1] is made.items is not box.items
 
 
 def test_every_activation_of_the_peer_is_here() -> None:

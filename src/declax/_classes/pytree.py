@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from declax import _jax
+from declax._fields import snapshots
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.expressions import Expression, defer_call, is_deferred_call
@@ -295,12 +296,17 @@ class Pytree(metaclass=PytreeMeta):
             attributes[TRACE_KEY] = trace_token
         fit_layout(self)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return snapshots.portable(super().__reduce_ex__(protocol))
+
+    def __copy__(self) -> Self:
+        is_own = type(self).__reduce_ex__ is Pytree.__reduce_ex__  # which has names in place of functions
+        return _reconstructed(self, None, object.__reduce_ex__(self, 4) if is_own else self.__reduce_ex__(4))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if _is_copied_plainly(self):
             return deep_copy(self, memo)
-        reconstruct: Any = copy._reconstruct  # type: ignore[attr-defined]  # what `copy.deepcopy` does at a `__reduce__`
-        reduced: Any = self.__reduce_ex__(4)
-        return self if isinstance(reduced, str) else reconstruct(self, memo, *reduced)
+        return _reconstructed(self, memo, self.__reduce_ex__(4))
 
     # --- looks
 
@@ -522,6 +528,12 @@ def fit_layout(self: Pytree) -> None:
         set_layout(self, own)
 
 
+def _reconstructed(node: P, memo: dict[int, Any] | None, reduced: Any) -> P:
+    """What `copy` makes of an object that was reduced for it."""
+    reconstruct: Any = copy._reconstruct  # type: ignore[attr-defined]  # what `copy.copy` and `copy.deepcopy` call
+    return node if isinstance(reduced, str) else reconstruct(node, memo, *reduced)
+
+
 def deep_copy(root: P, memo: dict[int, Any]) -> P:
     """As `copy.deepcopy` does it, but without recursion from a node into the next, however deep.
 
@@ -530,6 +542,7 @@ def deep_copy(root: P, memo: dict[int, Any]) -> P:
     """
     nodes: list[tuple[Any, Any]] = []
     waiting, opened = [root], set[int]()
+    known: snapshots.Known = {}
     while waiting:
         value: Any = waiting.pop()
         if isinstance(value, CONTAINERS):
@@ -537,7 +550,7 @@ def deep_copy(root: P, memo: dict[int, Any]) -> P:
                 opened.add(id(value))
                 waiting.extend(value.values() if isinstance(value, dict) else value)
         elif id(value) not in memo and _is_copied_plainly(value):
-            state = value.__getstate__()
+            state = snapshots.portable(value.__getstate__(), known)
             nodes.append((value, state))
             cls: Any = type(value)
             memo[id(value)] = cls.__new__(cls)
@@ -554,7 +567,7 @@ def _is_copied_plainly(value: object) -> bool:
     cls: Any = type(value)
     if not isinstance(value, Pytree) or cls.__deepcopy__ is not Pytree.__deepcopy__:
         return False
-    return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
+    return cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is Pytree.__reduce_ex__
 
 
 def check_attributes(node: Any, layout: Layout) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import importlib
+import operator
+import sys
 import types
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
@@ -127,7 +130,7 @@ class Frozen(Shared):
         return _table.find_or_make(key, make)  # type: ignore[return-value]  # its class is in the key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return freeze_array if self.cls is np.ndarray else freeze, (thaw(self),)
+        return freeze_array if self.cls is np.ndarray else freeze, (portable(thaw(self)),)
 
     def __repr__(self) -> str:
         return repr(thaw(self))
@@ -487,3 +490,79 @@ def _container(cls: Any, *arguments: Any) -> Any:
     made = cls.__new__(cls)
     fill(made, *arguments)
     return made
+
+
+# --- static values in pickles and copies ----------------------------------------
+
+
+Known = dict[int, tuple[Any, Any]]
+"""By its id, each value that was found in others, and what became of it."""
+
+
+class ByName:
+    """Stands for a compiled function in a pickle, or in what is copied deeply, and becomes the function again."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._place = module, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _function_at, self._place
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # a partial takes nothing else
+        return _function_at(*self._place)(*args, **kwargs)
+
+
+def _function_at(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def portable(value: Any, known: Known | None = None) -> Any:
+    """A value to be pickled, with names in place of compiled functions of modules, such as ``jax.nn.relu``.
+
+    `pickle` fails at them, and `copy` makes others, which are not equal. Looks into lists, tuples, dicts, partials and
+    dataclasses; `known` has the values so far.
+    """
+    cls = type(value)
+    if cls in _PLAIN or is_data_class(cls):
+        return value
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = value, value  # a container that holds itself stays
+        known[id(value)] = value, _portable(value, known)
+    return known[id(value)][1]
+
+
+def _portable(value: Any, known: Known) -> Any:
+    cls: Any = type(value)
+    if cls.__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return _by_name(value)
+    make: Callable[[Any], Any]
+    parts: list[Any]
+    if cls is list or cls is tuple or (issubclass(cls, tuple) and hasattr(cls, "_make")):
+        parts, make = list(value), getattr(cls, "_make", cls)
+    elif cls is dict:
+        parts, make = list(value.values()), lambda made: dict(zip(value, made, strict=True))
+    elif cls is functools.partial:
+        parts, make = [value.func, value.args, value.keywords], lambda made: _partial(value, *made)
+    elif (attributes := attributes_of(value)) is not None:
+        names = tuple(attributes)
+        parts, make = list(attributes.values()), lambda made: _thawed(Frozen(cls, (), names), made)
+    else:
+        return value
+    made = [portable(part, known) for part in parts]
+    return value if all(map(operator.is_, made, parts)) else make(made)
+
+
+def _partial(like: functools.partial[Any], function: Any, args: Any, keywords: Any) -> functools.partial[Any]:
+    made = functools.partial(function, *args, **keywords)
+    vars(made).update(vars(like))
+    return made
+
+
+def _by_name(value: Any) -> Any:
+    name = getattr(value, "__name__", None)
+    if callable(value) and isinstance(name, str):
+        for module in ("jax.nn", value.__module__):
+            if getattr(sys.modules.get(module), name, None) is value:
+                return ByName(module, name)
+    return value

@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 
 from declax._classes.pytree import Pytree, refresh_layout, writes_by_itself
 from declax._fields.interning import Interned, Shared
-from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed
+from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed, portable
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._state.definition import StateDef
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout, place_of
@@ -181,7 +181,7 @@ class GraphDef(Shared, Generic[N]):
         return f"GraphDef({name}, nodes={len(nodes)}, leaves={self.num_leaves})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphDef.of, (self.tokens, None, self.base, self.outer)
+        return GraphDef.of, (portable(self.tokens), None, self.base, self.outer)
 
 
 def walk_tokens(tokens: tuple[Token, ...]) -> Iterator[tuple[Path, Token]]:

@@ -19,6 +19,7 @@ from declax._fields.interning import Shared
 from declax._fields.overrides import DeclaredPart, PartOverride
 from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
+from declax._fields.snapshots import portable
 from declax._typing import MISSING
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable
@@ -223,7 +224,7 @@ class SpecData(Shared):
         return self._hash  # type: ignore[return-value]  # set just now
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._target, self._arguments)
+        return type(self), (portable(self._target), portable(self._arguments))
 
 
 SpecData.public = SpecData

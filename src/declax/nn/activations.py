@@ -5,15 +5,12 @@ The functions are JAX's own objects, so that models that hold the same one in a 
 
 from __future__ import annotations
 
-import copyreg
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import nn as _jax_nn
 from jax.nn import celu as celu
 from jax.nn import elu as elu
 from jax.nn import gelu as gelu
@@ -56,28 +53,6 @@ from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn.layer import Layer
-
-_NAMES: Final = (
-    "celu elu gelu glu hard_sigmoid hard_silu hard_tanh identity leaky_relu log1mexp log_sigmoid log_softmax "
-    "logmeanexp logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus "
-    "sparse_sigmoid squareplus standardize tanh"
-).split()
-_NAME_OF: Final = {id(getattr(_jax_nn, name)): name for name in _NAMES}
-
-
-def _restore(name: str) -> Any:
-    """The activation of a name, for `pickle` and `copy`, which would make another object of a jitted function."""
-    return getattr(_jax_nn, name)
-
-
-def _reduce(function: Callable[..., Any]) -> str | tuple[Any, ...]:
-    name = _NAME_OF.get(id(function))
-    # Any other function of these types is handled as it was before.
-    return function.__reduce_ex__(4) if name is None else (_restore, (name,))
-
-
-for _kind in {type(getattr(_jax_nn, _name)) for _name in _NAMES} - {FunctionType}:
-    copyreg.pickle(_kind, _reduce)
 
 
 @defer
