@@ -84,7 +84,8 @@ for name in ("optax", "orbax.checkpoint", "flax.nnx", "cloudpickle"):
 
 FOREIGN = [
     abc.ABCMeta, dataclasses.Field, dataclasses.InitVar, dataclasses._MISSING_TYPE, enum.EnumMeta,
-    functools.partialmethod, jax.Array, jax.ShapeDtypeStruct, jax.core.Tracer, jax.tree_util.GetAttrKey, type(jax.nn.relu), threading.Thread,
+    functools.partialmethod, jax.Array, jax.ShapeDtypeStruct, jax.core.Tracer, jax.tree_util.GetAttrKey,
+    type(jax.nn.relu), threading.Thread,
     types.SimpleNamespace, typing.Generic, typing._ProtocolMeta,
 ]
 MODULES = [copyreg, dataclasses, functools, jax, jax.nn, jax.numpy, jax.tree_util, sys, threading, typing, warnings]
