@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -342,6 +343,71 @@ def test_changes_at_paths():
         assert caught.value.where == "Tower.blocks"
     with pytest.raises(dx.ConfigError, match=r"there is no 'use_bia' at block\.up; did you mean 'use_bias'"):
         spec.replace({"block.up.use_bia": False})
+
+
+OPERANDS = st.sampled_from(["a", "b", "2", "0.5", "(-3)", "pair[1]", "pair[0]"])
+SOURCES = st.recursive(
+    OPERANDS,
+    lambda inner: st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from("+ - * == != < <=".split()), inner),
+        st.builds("({} ** 2)".format, inner),
+        st.builds("(-{})".format, inner),
+        st.builds("abs({})".format, inner),
+        st.builds("dx.when({}, {}, {})".format, inner, inner, inner),
+        st.builds("dx.repeat(2, (a, {}))[1][1]".format, inner),
+        st.builds("dx.defer(max)({}, {})".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@given(source=SOURCES, a=st.integers(-3, 3), b=st.integers(-3, 3))
+def test_a_spec_and_the_constructor_evaluate_alike(source, a, b):
+    """The evaluator of descriptions, the generated source and Python itself."""
+    lines = [
+        "@dx.dataclass",
+        "class Computed(dx.Module):",
+        "    a: int = dx.field()",
+        "    b: int = dx.field()",
+        "    pair: tuple[int, int] = (b, 2 * a)",
+        f"    x: float = {source}",
+    ]
+    names: dict[str, Any] = {"dx": dx, "__name__": __name__}
+    exec("\n".join(lines), names)
+    plain = types.SimpleNamespace(
+        when=lambda flag, item, other: item if flag else other, repeat=lambda n, item: [item] * n, defer=lambda f: f
+    )
+    expected = eval(source, {"dx": plain, "a": a, "b": b, "pair": (b, 2 * a)})
+    assert names["Computed"](a, b).x == expected
+    assert dx.spec(names["Computed"], a, b)["x"] == expected
+
+
+class Free(dx.Module):
+    def __init__(self, dim: int, **options: int) -> None:
+        self.dim = dim
+        self.options = dx.static(options)
+
+
+@dx.dataclass
+class Chosen(dx.Module):
+    dim: int = dx.field()
+    make: type[dx.Linear] = dx.field(default=dx.Linear)
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    part: dx.Linear = make(dim, 2 * dim, rngs=rngs)
+    open: Free = Free(dim, scale=2)
+
+
+def test_parts_of_a_class_that_is_a_field():
+    spec = dx.spec(Chosen, 3)
+    assert spec["part"] == dx.spec(dx.Linear, 3, 6)
+    assert spec["part.out_features"] == 6
+
+
+def test_parts_with_further_keywords():
+    assert dx.spec(Chosen, 3)["open"] == dx.spec(Free, 3, scale=2)
+    made = build(Chosen, {"dim": 3, "open": {"shift": 1}})
+    assert (made.open.dim, made.open.options) == (3, {"scale": 2, "shift": 1})
 
 
 def test_parts_of_a_spec_have_evaluated_expressions():

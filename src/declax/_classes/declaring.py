@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Final, get_origin
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import FIX_OF_SHARED, Part, Reads, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.call import CONTAINERS, REFERENCE, Operator, call_of, form_of, has_expression
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
-from declax._fields.expressions import Declaration, Deferred, Expression, Operation, constants_of, referred
+from declax._fields.expressions import Declaration, Expression, constants_of, referred
 from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial
-from declax._fields.sources import CONTAINERS, bare, has_expression, text_of
+from declax._fields.sources import bare, term_text, text_of
 from declax._fields.specifiers import (
     PartRecipe,
     Recipe,
@@ -237,7 +238,7 @@ def _declare_argument(cls: Any, name: str, expression: Expression, annotation: A
     if status is Status.DATA and (is_static or decision.is_number or refuses_data(annotation, scope)):
         raise FieldError(
             f"{type_name(cls)}.{name}",
-            f"the part {expression._pytree__source(text_of)} is data, and its annotation or specifier makes it static",
+            f"the part {term_text(expression, text_of)} is data, and its annotation or specifier makes it static",
             got="dx.static(...)" if is_static else annotation_text(annotation),
             fix=f"{name} = {bare(expression)}        # without an annotation, or with that of the part",
         )
@@ -258,16 +259,15 @@ def _made(cls: Any, expression: Expression) -> tuple[Status | None, Recipe]:
 
 
 def _class_of(expression: Expression) -> Any:
-    call = referred(expression)
-    function = call._pytree__function if isinstance(call, Deferred) else None
-    return function if isinstance(function, type) else Any
+    call = call_of(referred(expression))
+    return call.target if call is not None and isinstance(call.target, type) else Any
 
 
-def _is_static_number(cls: Any, value: object) -> bool:
+def _is_static_number(cls: Any, value: Any) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
-    if isinstance(value, Operation):
-        is_arithmetic = {".", "["}.isdisjoint(value._pytree__template)  # that of dx.when has a dot too
-        return is_arithmetic and all(_is_static_number(cls, v) for v in value._pytree__operands())
+    form = form_of(value)
+    if form is REFERENCE or (isinstance(form, Operator) and form.is_arithmetic):
+        return all(_is_static_number(cls, v) for v in value._pytree__operands())
     if isinstance(value, Declaration):
         annotation = own_annotations(cls).get(value._pytree__name or "")
         return annotation is not None and decide(annotation, AnnotationScope(cls)).is_number

@@ -14,20 +14,11 @@ from declax._classes.declared_variables import VariableMaker
 from declax._classes.overriding import OWN_KEY
 from declax._classes.parts import Part, Reads, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
+from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
-from declax._fields.expressions import (
-    OWN_RNGS,
-    Declaration,
-    Deferred,
-    Expression,
-    Literal,
-    calls_of,
-    items_of,
-    leaves_of,
-    own_rngs_for,
-)
-from declax._fields.keys import NO_RNGS, RNGS, is_without_rngs, rngs_parameter
-from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, text_of
+from declax._fields.expressions import Declaration, Expression, Literal, calls_of, items_of, leaves_of
+from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, own_rngs_for, rngs_parameter
+from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, term_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
 from declax.errors import DeclaxError, FieldError, MissingRngsError, type_name
@@ -145,9 +136,9 @@ class PartsFunction:
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
         calls = list(calls_of(Reads(part), self._names))
-        for call in (part.expression, *(call for call, _ in calls)):
-            if isinstance(call, Deferred) and not self._implies_rngs and _lacks_rngs(call):
-                raise self._without_rngs(part, call)
+        for made in map(call_of, (part.expression, *(call for call, _ in calls))):
+            if made is not None and not self._implies_rngs and _lacks_rngs(made):
+                raise self._without_rngs(part, made)
         for call, around in calls:
             if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
                 raise FieldError(
@@ -286,10 +277,9 @@ class PartsFunction:
                     shown.pop(id(item), None)
         return self._source_with(part, NoteWriter(shown))
 
-    def _without_rngs(self, part: Part, call: Deferred) -> FieldError:
-        given = {**call._pytree__kwargs, RNGS: OWN_RNGS}
-        calls = (call, Deferred(call._pytree__function, call._pytree__args, given))
-        old, new = (made._pytree__source(text_of) for made in calls)
+    def _without_rngs(self, part: Part, call: Call) -> FieldError:
+        with_rngs = Call(call.target, call.args, {**call.kwargs, RNGS: OWN_RNGS})
+        old, new = (term_text(Expression(made), text_of) for made in (call, with_rngs))
         fix = layer_line(self._cls)
         if RNGS in self._cls.__dataclass_fields__:
             lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
@@ -328,13 +318,12 @@ def _require_made(where: str, result: Any) -> Any:
     return result
 
 
-def _lacks_rngs(call: Deferred) -> bool:
+def _lacks_rngs(call: Call) -> bool:
     """Whether a call leaves out the `rngs` that the function or class needs."""
-    function = call._pytree__function
-    if isinstance(function, Expression) or not is_without_rngs(function, call._pytree__args, call._pytree__kwargs):
+    if isinstance(call.target, Expression) or not omits_rngs(call):
         return False
-    parameter = rngs_parameter(function)
-    return (parameter is not None and parameter.is_required) or draws_keys(function)
+    parameter = rngs_parameter(call.target)
+    return (parameter is not None and parameter.is_required) or draws_keys(call.target)
 
 
 def draws_keys(target: Any) -> bool:
@@ -345,14 +334,12 @@ def draws_keys(target: Any) -> bool:
 
 def part_draws_keys(part: Part) -> bool:
     """Whether each construction that makes a part draws keys."""
-    recipe = part.recipe
+    recipe, call = part.recipe, call_of(part.expression)
     if isinstance(recipe, VariableRecipe):
         return recipe.when is None and isinstance(recipe.stream, str)
-    call = part.expression
-    if not isinstance(call, Deferred) or part.is_argument:
+    if call is None or part.is_argument:
         return False
-    function, args, kwargs = call._pytree__function, call._pytree__args, call._pytree__kwargs
-    return draws_keys(function) and (kwargs.get(RNGS) is not None or is_without_rngs(function, args, kwargs))
+    return draws_keys(call.target) and (call.kwargs.get(RNGS) is not None or omits_rngs(call))
 
 
 def _call_with_rngs(instance: Any) -> str:

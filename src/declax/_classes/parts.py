@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from declax._classes.pytree import Pytree
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Repeated, referred
+from declax._fields.call import CONTAINERS, LITERAL, REPEAT, WHEN, call_of, form_of, items
+from declax._fields.expressions import Expression, referred
 from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
 from declax._tree.statuses import PLAIN, data_within
 from declax._variables.variable import Variable
@@ -62,16 +63,14 @@ class Reads(Expression):
 def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
     value = referred(value)
-    if isinstance(value, Deferred):
-        function = value._pytree__function
-        return isinstance(function, type) and issubclass(function, Pytree)
-    if isinstance(value, Repeated):
-        return makes_data(value._pytree__values[1])
-    if isinstance(value, Choice):
-        return any(map(makes_data, value._pytree__values[1:]))
-    if isinstance(value, Literal):
-        return any(map(makes_data, value._pytree__operands()))
-    return value.__class__ in (list, tuple, dict) and makes_data(Literal(value))
+    if value.__class__ in CONTAINERS:
+        return any(map(makes_data, items(value)))
+    call, form = call_of(value), form_of(value)
+    if call is not None:
+        return isinstance(call.target, type) and issubclass(call.target, Pytree)
+    if form is LITERAL:
+        return makes_data(value._pytree__value)
+    return form in (WHEN, REPEAT) and any(map(makes_data, value._pytree__call.args[1:]))
 
 
 # --- shared objects -------------------------------------------------------------

@@ -16,10 +16,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
+from declax._fields.call import CONTAINERS, entries, has_expression, rebuilt
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
-from declax._fields.sources import CONTAINERS, entries, has_expression, rebuilt, text_of
+from declax._fields.sources import text_of
 from declax.errors import FieldError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from declax._fields.expressions import Choice, Deferred, Repeated, defer_call, referred
+from declax._fields.call import REPEAT, WHEN, Call, call_of, has_expression
+from declax._fields.expressions import Expression, defer_call, referred
 from declax._fields.refusals import refuse_partial, require_class_body
-from declax._fields.sources import class_text, has_expression, text_of
+from declax._fields.sources import class_text, term_text, text_of
 from declax.errors import FieldError, describe
 
 P = ParamSpec("P")
@@ -70,14 +71,14 @@ def repeat(n: int, item: T, /) -> list[T]:
             fix=f"dx.repeat({text_of(n)}, dx.defer({class_text(type(item))})(...))",
         )
     part = referred(item)
-    if isinstance(part, Deferred) and part._pytree__name is not None:
+    if call_of(part) is not None and part._pytree__name is not None:
         raise FieldError(
             "repeat",
             f"the repeated value is the part {text_of(item)}, so that all elements would be one object",
             why="the name of a part refers to the object that an instance has",
-            fix=f"dx.repeat(depth, {part._pytree__source(text_of)})",
+            fix=f"dx.repeat(depth, {term_text(part, text_of)})",
         )
-    made = Repeated(n, item)
+    made = Expression(Call(REPEAT, (n, item)))
     require_class_body(made)
     return made  # type: ignore[return-value]  # an expression stands for its value
 
@@ -106,6 +107,6 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     >>> Head(3).width, Head(3, is_small=False).width
     (3, 12)
     """
-    made = Choice(flag, item, other)
+    made = Expression(Call(WHEN, (flag, item, other)))
     require_class_body(made)
     return made

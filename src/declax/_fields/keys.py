@@ -9,6 +9,7 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any, Final, TypeVar
 
+from declax._fields.call import Call, Term
 from declax.errors import MissingRngsError
 
 R = TypeVar("R")
@@ -120,6 +121,11 @@ def is_without_rngs(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
     return found is not None and not found.is_given(args, kwargs)
 
 
+def omits_rngs(call: Call) -> bool:
+    """Whether a call leaves out a parameter `rngs` that its target has."""
+    return is_without_rngs(call.target, call.args, call.kwargs)
+
+
 def needed_rngs(given: R | None) -> R:
     """The streams that a constructor got, for a part that requires some.
 
@@ -134,3 +140,27 @@ def needed_rngs(given: R | None) -> R:
 def with_rngs(target: Any, rngs: Any) -> Any:
     """A class or function that a field holds, which gets `rngs` if it has such a parameter."""
     return target if rngs_parameter(target) is None else functools.partial(target, rngs=rngs)
+
+
+class _OwnRngs(Term):
+    """The random streams of the constructor in which an expression is evaluated."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pytree__name = RNGS
+
+    def __reduce__(self) -> str:
+        return "OWN_RNGS"
+
+
+OWN_RNGS: Final = _OwnRngs()
+"""Stands for `rngs` in calls whose class body does not mention it."""
+_NEEDED_RNGS: Final = Term(Call(needed_rngs, (OWN_RNGS,)))
+
+
+def own_rngs_for(function: Any) -> Term:
+    """The `rngs` for a call that leaves them out; checked if the function requires some."""
+    parameter = rngs_parameter(function)
+    return _NEEDED_RNGS if parameter is not None and parameter.is_required else OWN_RNGS

@@ -1,17 +1,17 @@
 """Declared parts with other arguments than the class body gives them.
 
 A configuration overrides arguments of a part without repeating its call. The call is evaluated where the class body
-evaluates it, in the constructor of the owner; so the argument is an expression, a `PartOverride`.
+evaluates it, in the constructor of the owner; so the argument for the part is a `Call` of a `DeclaredPart`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax._fields.expressions import Choice, Deferred, Expression, Literal, Reference, Repeated
-from declax._fields.sources import CONTAINERS, Unmade, declared_text, entries, has_expression, rebuilt
+from declax._fields.call import CONTAINERS, REPEAT, WHEN, Call, call_of, entries, form_of, has_expression, rebuilt
+from declax._fields.expressions import Expression, Literal, Reference
+from declax._fields.sources import declared_text
 from declax.errors import ConstructionError, type_name
 
 
@@ -33,16 +33,16 @@ class DeclaredPart:
         self.owner = owner
         self.steps = steps
         self.expression = expression
-        self.function: Any = call._pytree__function
+        self.function: Any = call.target
         self.given: Mapping[str, Any] = {
-            name: with_parts(owner, (*steps, name), value) for name, value in arguments_of(call).items()
+            name: with_parts(owner, (*steps, name), value) for name, value in call.arguments().items()
         }
         self.name: str = ".".join(map(str, (type_name(owner), *steps)))
         self.__qualname__ = type_name(self.function)
 
-    def __call__(self, **arguments: object) -> PartOverride:
-        """The part with other arguments."""
-        return PartOverride(self, arguments)
+    def __call__(self, **arguments: object) -> Call:
+        """The override of the part by other arguments."""
+        return Call(self, (), arguments)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeclaredPart) and other.expression is self.expression
@@ -57,25 +57,6 @@ class DeclaredPart:
         return _part_at, (self.owner, self.steps)
 
 
-class PartOverride(Unmade):
-    """The argument of a constructor for a part: its declared call with other arguments."""
-
-    __slots__ = ("arguments", "part")
-
-    def __init__(self, part: DeclaredPart, arguments: Mapping[str, Any]) -> None:
-        self.part: DeclaredPart = part
-        self.arguments: Mapping[str, Any] = arguments
-
-    def __deepcopy__(self, memo: object) -> PartOverride:
-        return self
-
-    @property
-    def expression(self) -> Expression:
-        """The function that makes the part."""
-        made: Expression = _over(self.part, self.part.expression, self.arguments)
-        return made
-
-
 def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
     """A default, or an argument of a declared call, with a `DeclaredPart` in place of each call."""
     value = value._pytree__value if isinstance(value, Literal) else value
@@ -88,7 +69,7 @@ def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
         steps[0] if len(steps) == 1 else None,
     )
     call = _call_in(value)
-    if call is None or is_reference or not isinstance(call._pytree__function, type):
+    if call is None or is_reference or not isinstance(call.target, type):
         return value
     try:
         return DeclaredPart(owner, steps, value)
@@ -103,70 +84,63 @@ def holds_parts(value: Any) -> bool:
     return any(isinstance(item, DeclaredPart) or holds_parts(item) for _, item in entries(value))
 
 
+def override_of(value: Any) -> Call | None:
+    """An argument of a constructor that is an override of a declared part; else None."""
+    return value if value.__class__ is Call and isinstance(value.target, DeclaredPart) else None
+
+
 def overriding(value: Any) -> Expression | None:
-    """The expression of a part for which a `PartOverride`, or a container with some, was given; else None."""
-    if value.__class__ is PartOverride:
-        expression: Expression = value.expression
-        return expression
+    """The expression of a part for which an override, or a container with some, was given; else None."""
+    override = override_of(value)
+    if override is not None:
+        return expression_of(override)
     opened = _opened(value)
     return None if opened is value else Literal(opened)
 
 
-# ================================================================= calls
+def expression_of(override: Call) -> Expression:
+    """The expression that makes a part with the arguments of an override."""
+    part: DeclaredPart = override.target
+    made: Expression = _over(part, part.expression, override.kwargs)
+    return made
 
 
-def _call_in(expression: Any) -> Deferred | None:
+def _call_in(expression: Any) -> Call | None:
     """The one call whose arguments a part has; None if there is none, or two."""
-    if isinstance(expression, Deferred):
-        return None if isinstance(expression._pytree__function, Expression) else expression
-    if isinstance(expression, Repeated):
-        return _call_in(expression._pytree__values[1])
-    if isinstance(expression, Choice):
-        found = [call for branch in expression._pytree__values[1:] if (call := _call_of_branch(branch)) is not None]
+    call = call_of(expression)
+    if call is not None:
+        return None if isinstance(call.target, Expression) else call
+    form = form_of(expression)
+    if form is REPEAT:
+        return _call_in(expression._pytree__call.args[1])
+    if form is WHEN:
+        found = [call for branch in expression._pytree__call.args[1:] if (call := _call_of_branch(branch)) is not None]
         return found[0] if len(found) == 1 else None
     return None
 
 
-def _call_of_branch(branch: Any) -> Deferred | None:
+def _call_of_branch(branch: Any) -> Call | None:
     is_reference = isinstance(branch, Expression) and branch._pytree__name is not None
     return None if is_reference else _call_in(branch)
 
 
-def _bound(call: Deferred) -> tuple[inspect.BoundArguments, str]:
-    """The arguments of a call, and the name of its ``**kwargs``."""
-    signature = inspect.signature(call._pytree__function)
-    names = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
-    return signature.bind_partial(*call._pytree__args, **call._pytree__kwargs), next(names, "")
-
-
-def arguments_of(call: Deferred) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    bound, extra = _bound(call)
-    found = dict(bound.arguments)
-    return {**found, **found.pop(extra, {})}
-
-
 def _over(part: DeclaredPart, expression: Any, arguments: Mapping[str, Any]) -> Any:
     """An expression whose call has other arguments."""
-    if isinstance(expression, Repeated):
-        count, item = expression._pytree__values
-        return Repeated(count, _over(part, item, arguments))
-    if isinstance(expression, Choice):
-        flag, *pair = expression._pytree__values
-        refused = Deferred(_refuse, (part, flag, tuple(arguments)), {})
+    call, form = expression._pytree__call, form_of(expression)
+    if form is REPEAT:
+        count, item = call.args
+        return Expression(Call(REPEAT, (count, _over(part, item, arguments))))
+    if form is WHEN:
+        flag, *pair = call.args
+        refused = Expression(Call(_refuse, (part, flag, tuple(arguments))))
         branches = (
             _over(part, branch, arguments)
             if _call_of_branch(branch) is not None
             else (refused if arguments else branch)
             for branch in pair
         )
-        return Choice(flag, *branches)
-    bound, extra = _bound(expression)
-    for name, value in arguments.items():
-        is_known = name in bound.signature.parameters and name != extra
-        opened = _opened(value, part.given.get(name))
-        (bound.arguments if is_known else bound.arguments.setdefault(extra, {}))[name] = opened
-    return Deferred(expression._pytree__function, bound.args, bound.kwargs)
+        return Expression(Call(WHEN, (flag, *branches)))
+    return Expression(call.with_arguments({n: _opened(v, part.given.get(n)) for n, v in arguments.items()}))
 
 
 def _refuse(part: DeclaredPart, flag: object, names: Iterable[str]) -> NoReturn:
@@ -196,8 +170,9 @@ _ANY: Final = object()
 
 def _opened(value: Any, declared: Any = _ANY) -> Any:
     """A value with the expressions of the overrides in it, if they are of the part that is declared there."""
-    if value.__class__ is PartOverride:
-        return value.expression if declared is _ANY or value.part == declared else value
+    override = override_of(value)
+    if override is not None:
+        return expression_of(override) if declared is _ANY or override.target == declared else value
     if value.__class__ not in CONTAINERS:
         return value
     below = dict(entries(declared)) if declared.__class__ in CONTAINERS else {}

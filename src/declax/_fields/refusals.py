@@ -8,7 +8,8 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from declax._fields.sources import CONTAINERS, Term, argument_text, bare, has_expression, items, text_of
+from declax._fields.call import CONTAINERS, Term, has_expression, items
+from declax._fields.sources import argument_text, bare, text_of
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
 

@@ -2,83 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import keyword
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
+from declax._fields.call import CONTAINERS, LITERAL, Call, Form, Term, call_of, form_of, has_expression
+from declax._fields.keys import OWN_RNGS, RNGS, omits_rngs, own_rngs_for, with_rngs
 from declax.errors import type_name
 
 Write = Callable[[Any], str]
 """Gives the source of an operand."""
-
-CONTAINERS: Final = frozenset({list, tuple, dict})
-"""The containers whose literals may hold expressions."""
-
-
-class Unmade:
-    """The value of an attribute until its constructor makes the part."""
-
-    __slots__ = ()
-
-
-class Term(Unmade):
-    """An expression without its operators: a name, operands, and a source.
-
-    Attributes:
-      _pytree__name: its name in the class body, if it has one.
-      _pytree__owner: the name of its class, once that is declared.
-      _pytree__specified: the field of the specifier whose default it is, if any.
-    """
-
-    __slots__ = ("__weakref__", "_pytree__name", "_pytree__owner", "_pytree__specified")  # JAX has weak references
-
-    def __init__(self) -> None:
-        self._pytree__name: str | None = None
-        self._pytree__owner: str | None = None
-        self._pytree__specified: dataclasses.Field[Any] | None = None
-
-    def _pytree__source(self, write: Write) -> str:
-        """The expression as Python source."""
-        return self._pytree__name or "field()"
-
-    def _pytree__operands(self) -> Iterator[Any]:
-        """The values that the expression is made of."""
-        return iter(())
-
-    @property
-    def _pytree__is_bracketed(self) -> bool:
-        """Whether its source has brackets around all of it."""
-        return False
-
-
-def items(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
-
-
-def entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The items of a container, each with its key."""
-    return value.items() if isinstance(value, dict) else enumerate(value)
-
-
-def rebuilt(value: Any, items: dict[Any, Any]) -> Any:
-    """A container like another, with the given items by their keys."""
-    return items if isinstance(value, dict) else type(value)(items.values())
-
-
-def has_expression(value: object, depth: int = 8) -> bool:
-    """Whether a value is an expression, or a literal list, tuple or dict that holds one at this depth or above."""
-    if isinstance(value, Term):
-        return True
-    if value.__class__ not in CONTAINERS or depth == 0:
-        return False
-    for item in items(value):
-        if isinstance(item, Term) or (item.__class__ in CONTAINERS and has_expression(item, depth - 1)):
-            return True
-    return False
 
 
 # ================================================================= values as text
@@ -105,7 +41,7 @@ def declared_text(declared: Term) -> str:
 def _text(value: Any, write: Write) -> str:
     if isinstance(value, Term):
         name = value._pytree__name
-        return name if name is not None else value._pytree__source(write)
+        return name if name is not None else term_text(value, write)
     if value.__class__ in CONTAINERS:
         return container_text(value, write)
     if isinstance(value, type):
@@ -122,13 +58,14 @@ def class_text(cls: type) -> str:
 
 def bare(value: Term, write: Write = text_of) -> str:
     """The source of an expression by itself, without the brackets around all of it."""
-    return argument_text(value, lambda operand: operand._pytree__source(write) if operand is value else write(operand))
+    return argument_text(value, lambda operand: term_text(value, write) if operand is value else write(operand))
 
 
 def argument_text(value: Any, write: Write) -> str:
     text = write(value)
-    is_bracketed = isinstance(value, Term) and value._pytree__is_bracketed
-    return text[1:-1] if is_bracketed and text.startswith("(") else text  # a name has no brackets
+    form = form_of(value)
+    is_bracketed = form is not None and form.is_bracketed and text.startswith("(")  # a name has no brackets
+    return text[1:-1] if is_bracketed else text
 
 
 def operand_text(value: Any, write: Write) -> str:
@@ -144,6 +81,66 @@ def container_text(value: Any, write: Write) -> str:
     if isinstance(value, list):
         return f"[{inside}]"
     return f"({inside},)" if len(value) == 1 else f"({inside})"
+
+
+def call_text(name: str, args: Iterable[str], kwargs: Mapping[str, str]) -> str:
+    """A call, of the texts of its arguments."""
+    return f"{name}({', '.join([*args, *(f'{key}={text}' for key, text in kwargs.items())])})"
+
+
+def term_text(term: Term, write: Write) -> str:
+    """The source of a term by its call, although it may have a name."""
+    call = term._pytree__call
+    if call is None:
+        return term._pytree__name or "field()"
+    form = call.target
+    if form is LITERAL:
+        return container_text(call.args[0], write)
+    if not isinstance(form, Form):
+        return _code(call, write) if isinstance(write, SourceWriter) else _declaration(call, write)
+    if form.name is None or isinstance(write, SourceWriter):
+        return form.template.format(*(operand_text(value, write) for value in call.args))
+    return call_text(form.name, [argument_text(value, write) for value in call.args], {})
+
+
+def _declaration(call: Call, write: Write) -> str:
+    """A call as a class body writes it."""
+    args = [argument_text(value, write) for value in call.args]
+    kwargs = {name: argument_text(value, write) for name, value in call.kwargs.items()}
+    function = write(call.target)
+    is_deferred = _defers_calls(call.target) or call.target is slice
+    return call_text(function if is_deferred else f"dx.defer({function})", args, kwargs)
+
+
+def _code(call: Call, write: SourceWriter) -> str:
+    """A call as generated code makes it; a class that makes layers evaluates the first argument for each of them."""
+    target, kwargs = call.target, call.kwargs
+    function = write(target)
+    args = [argument_text(value, write) for value in call.args]
+    first = call_of(call.args[0]) if args and hasattr(target, "_pytree__makes_layers") else None
+    if first is not None and _defers_calls(first.target):
+        kwargs = {RNGS: _rngs_of(first, write), **kwargs}
+        args[0] = write.function(call.args[0], kwargs[RNGS])
+    elif write.implies_rngs and isinstance(target, Term) and RNGS not in kwargs:
+        function = f"{write.constant(with_rngs, 'with_rngs')}({function}, {write(OWN_RNGS)})"
+    elif write.implies_rngs and omits_rngs(call):
+        kwargs = {**kwargs, RNGS: own_rngs_for(target)}
+    return call_text(function, args, {name: argument_text(value, write) for name, value in kwargs.items()})
+
+
+def _rngs_of(call: Call, write: SourceWriter) -> Any:
+    """The argument `rngs` of a call, or else of a call among its arguments."""
+    if call.kwargs.get(RNGS) is not None:
+        return call.kwargs[RNGS]
+    if write.implies_rngs and omits_rngs(call):
+        return OWN_RNGS
+    inner = (operand._pytree__call for operand in call.operands() if isinstance(operand, Term))
+    return next((found for held in inner if held is not None and (found := _rngs_of(held, write)) is not None), None)
+
+
+def _defers_calls(function: Any) -> bool:
+    """Whether a call with an expression among its arguments is deferred without `defer`."""
+    return isinstance(function, Term) or hasattr(function, "_pytree__is_pytree")
 
 
 def _is_mutable(value: Any) -> bool:
@@ -182,7 +179,7 @@ class SourceWriter:
         if known is not None:
             return known
         if isinstance(value, Term):
-            return self._shared(value) if id(value) in self.shared else value._pytree__source(self)
+            return self._shared(value) if id(value) in self.shared else term_text(value, self)
         if value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value)):
             return container_text(value, self)
         if _is_literal(value):
@@ -195,7 +192,7 @@ class SourceWriter:
         if name:
             return name
         name = self.shared[id(value)] = self.constant(value, "shared")
-        return f"({name} := {value._pytree__source(self)})"
+        return f"({name} := {term_text(value, self)})"
 
     def whole(self, value: Any) -> str:
         """The source of a value by its own expression, although it has a name."""

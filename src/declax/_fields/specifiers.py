@@ -29,9 +29,9 @@ from typing import (
     overload,
 )
 
+from declax._fields.call import has_expression
 from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
-from declax._fields.sources import has_expression
 from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
 from declax.errors import DeclaxError, FieldError, describe
 

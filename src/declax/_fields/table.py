@@ -9,8 +9,9 @@ import dataclasses
 from typing import Any, Final
 
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.call import Environment, evaluate
 from declax._fields.class_body import BODY_KEY, BodyNames
-from declax._fields.expressions import Declaration, evaluate_constant, is_constant
+from declax._fields.expressions import Declaration, is_constant
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
 from declax.errors import MissingRngsError
 
@@ -45,7 +46,7 @@ def _make_shared_calls(cls: type, body: BodyNames) -> None:
         if not is_constant(value):
             continue
         try:
-            made = evaluate_constant(value)
+            made = evaluate(value, Environment())
         except MissingRngsError:
             continue
         del body.bound[name]

@@ -15,8 +15,8 @@ import jax
 
 from declax import _jax
 from declax._classes.pytree import Pytree
+from declax._fields.call import Unmade
 from declax._fields.snapshots import Frozen, exact_types, freeze, is_frozen, thaw
-from declax._fields.sources import Unmade
 from declax._graph.flattening import (
     CONTAINER,
     HAS_INDEX,

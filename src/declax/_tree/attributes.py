@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
+from declax._fields.call import Unmade
 from declax._fields.expressions import Expression
 from declax._fields.snapshots import attributes_of
-from declax._fields.sources import Unmade
 from declax._fields.specifiers import FieldSpec, Status, Tagged
 from declax._tree.layout import Layout, Name
 from declax._tree.read_only import ReadOnly

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from declax._fields.expressions import OWN_RNGS, Deferred
+from declax._fields.call import Call
+from declax._fields.expressions import Expression
+from declax._fields.keys import OWN_RNGS
 from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
 from declax.config._reading.catalog import catalog_for
@@ -105,7 +107,7 @@ class Builder(SpecVisitor):
                 )
             named[RNGS] = OWN_RNGS if self.is_unmade else self.rngs
         if self.is_unmade:
-            return Deferred(spec.target, tuple(args), named)
+            return Expression(Call(spec.target, tuple(args), named))
         try:
             made = spec.target(*args, **named)
         except Exception as error:

@@ -16,7 +16,7 @@ from jax.core import Tracer
 from declax._classes.pytree import Pytree
 from declax._fields.expressions import Expression
 from declax._fields.interning import Shared
-from declax._fields.overrides import DeclaredPart, PartOverride
+from declax._fields.overrides import DeclaredPart, override_of
 from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
 from declax._fields.snapshots import portable
@@ -352,8 +352,9 @@ class _Freezing:
     def _opaque(self, value: Any, path: Path) -> Any:
         if isinstance(value, DeclaredPart):
             return SpecData.of_values(value, {})
-        if isinstance(value, PartOverride):
-            return SpecData.of_values(value.part, value.arguments)
+        override = override_of(value)
+        if override is not None:
+            return SpecData.of_values(override.target, override.kwargs)
         cls: Any = type(value)
         refused = _refused(cls)
         if refused is None:

@@ -5,18 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.expressions import (
-    Choice,
-    Declaration,
-    Deferred,
-    Expression,
-    Literal,
-    Operation,
-    Reference,
-    Repeated,
-)
-from declax._fields.overrides import DeclaredPart, arguments_of, with_parts
-from declax._fields.sources import CONTAINERS, entries, rebuilt
+from declax._fields.call import Call, Environment, Term, evaluate
+from declax._fields.expressions import Declaration
+from declax._fields.overrides import DeclaredPart, expression_of, with_parts
+from declax._typing import MISSING
 from declax.config._data import SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
 
@@ -24,8 +16,8 @@ _PLAIN: Final = ("builtins", "math", "operator")
 """The modules whose functions are called; calls of other functions become specs."""
 
 
-class ClassBodyScope:
-    """The values of the names in a class body, for the arguments of a spec."""
+class ClassBodyScope(Environment):
+    """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
     def __init__(self, owner: SpecData) -> None:
         target: Any = owner.target
@@ -45,41 +37,25 @@ class ClassBodyScope:
     def value(self, value: Any) -> Any:
         """A value with its expressions evaluated; those that need an instance remain."""
         try:
-            return freeze(self._evaluated(thaw(value, _overridden)))
+            return freeze(evaluate(thaw(value, _overridden), self))
         except Exception:  # noqa: BLE001  # an operator or function of a user
             return value
 
-    def _evaluated(self, value: Any) -> Any:
-        name = self._names.get(id(value)) if isinstance(value, Expression) else None
+    def find(self, term: Term) -> Any:
+        name = self._names.get(id(term))
         if name is not None and name not in self._open:
             return self.read(name)
-        if isinstance(value, Reference):
-            return self._evaluated(value._pytree__target)
-        if isinstance(value, Deferred):
-            return self._called(value)
-        if isinstance(value, Choice):
-            flag, chosen, other = value._pytree__values
-            return self._evaluated(chosen if self._evaluated(flag) else other)
-        if isinstance(value, Repeated):
-            count, item = value._pytree__values
-            return [self._evaluated(item)] * self._evaluated(count)
-        if isinstance(value, Operation):
-            operands = map(self._evaluated, value._pytree__operands())
-            names = {f"_{i}": _Attributes(o) if isinstance(o, SpecData) else o for i, o in enumerate(operands)}
-            return eval(value._pytree__template.format(*names), {}, names)
-        if isinstance(value, Declaration) and value._pytree__field.default is not dataclasses.MISSING:
-            return value._pytree__field.default
-        value = value._pytree__value if isinstance(value, Literal) else value
-        if value.__class__ in CONTAINERS:
-            return rebuilt(value, {key: self._evaluated(item) for key, item in entries(value)})
-        return value
+        default = term._pytree__field.default if isinstance(term, Declaration) else dataclasses.MISSING
+        return MISSING if default is dataclasses.MISSING else default
 
-    def _called(self, call: Deferred) -> Any:
-        function, kwargs = call._pytree__function, call._pytree__kwargs
-        if getattr(function, "__module__", None) in _PLAIN:
-            named = {name: self._evaluated(value) for name, value in kwargs.items()}
-            return function(*map(self._evaluated, call._pytree__args), **named)
-        return SpecData.of_values(function, {n: self.value(v) for n, v in arguments_of(call).items() if n != RNGS})
+    def operand(self, value: Any) -> Any:
+        return _Attributes(value) if isinstance(value, SpecData) else value
+
+    def call(self, call: Call) -> Any:
+        made = dataclasses.replace(call, target=evaluate(call.target, self))
+        if getattr(made.target, "__module__", None) in _PLAIN:
+            return super().call(made)
+        return SpecData.of_values(made.target, {n: self.value(v) for n, v in made.arguments().items() if n != RNGS})
 
 
 class _Attributes:
@@ -94,7 +70,7 @@ class _Attributes:
 
 def _overridden(value: Any) -> Any:
     override = _given(value)
-    return value if override is value else override.expression
+    return value if override is value else expression_of(override)
 
 
 def _given(value: Any) -> Any:

@@ -17,8 +17,8 @@ from declax._classes.parts import is_init_var
 from declax._classes.pytree import Pytree
 from declax._classes.records import Record
 from declax._fields.annotations import annotation_text
-from declax._fields.expressions import Deferred
-from declax._fields.overrides import PartOverride, arguments_of
+from declax._fields.call import call_of
+from declax._fields.overrides import override_of
 from declax._graph.iteration import find_duplicates
 from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
@@ -326,10 +326,9 @@ class _SpecExtractor:
                     fix="set the link after the model is built",
                 )
             self._kept.append(value)  # keeps the object alive, and with it the meaning of its id
-        if isinstance(value, PartOverride):
-            return SpecData.of_values(value.part, self._values(value.arguments, path))
-        if isinstance(value, Deferred):
-            return SpecData.of_values(value._pytree__function, self._values(arguments_of(value), path))
+        call = override_of(value) or call_of(value)
+        if call is not None:
+            return SpecData.of_values(call.target, self._values(call.arguments(), path))
         if is_part or (dataclasses.is_dataclass(value) and _is_constructed(value, reader)):
             return self._spec(value, path)
         if isinstance(value, dict) or type(value) in (list, tuple):
