@@ -17,8 +17,9 @@ from declax._classes.overriding import OWN_KEY, expressions_of
 from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import PytreeMeta
-from declax._classes.records import Record
+from declax._classes.records import NEW, Record, record_of
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.call import Call
 from declax._fields.class_body import PlainDefault
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
@@ -86,35 +87,35 @@ def is_recorded(cls: type, name: str) -> bool:
     return maker is not None and name in maker.recorded
 
 
-def arguments_now(obj: Any) -> dict[str, Any]:
-    """The arguments that construct an instance of a dataclass as it is now; MISSING for those that are not known.
+def call_now(obj: Any) -> Call:
+    """The call that constructs an instance of a dataclass as it is now; MISSING stands for unknown arguments.
 
     Parts that the constructor makes as the class declares them are left out, and so are InitVars that are data and
     have a default.
     """
-    record: Record | None = obj.__dict__.get(RECORD_KEY)
-    made: Mapping[str, Any] = {} if record is None else record.as_made(obj.__dict__)
+    cls, record = type(obj), record_of(obj)
+    made = set[str]() if record is None else record.as_made(obj.__dict__)
+    recorded: Mapping[str, Any] = {} if record is None else record.call.kwargs
     found: dict[str, Any] = {}
-    for name, field in type(obj).__dataclass_fields__.items():
-        is_lost = record is None and is_recorded(type(obj), name)
+    for name, field in cls.__dataclass_fields__.items():
+        is_lost = record is None and is_recorded(cls, name)
         if not field.init or field._field_type is dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
             continue
         if name in made:
-            found |= {} if made[name] is None else {name: made[name]}
+            found |= {name: recorded[name]} if name in recorded else {}
         elif not is_init_var(field):
             found[name] = MISSING if is_lost else getattr(obj, name)
-        elif is_recorded(type(obj), name):
-            found[name] = MISSING if record is None else record.values.get(name, field.default)
+        elif is_recorded(cls, name):
+            found[name] = MISSING if is_lost else recorded.get(name, field.default)
         elif field.default is dataclasses.MISSING:
             found[name] = MISSING
-    return found
+    return Call(cls, (), found)
 
 
 def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) -> None:
     """Raises for an internal part that a new object would not have: it was assigned since, or that is unknown."""
-    cls, attributes = type(obj), obj.__dict__
+    cls, record = type(obj), record_of(obj)
     maker: Maker | None = getattr(cls, MAKER_KEY, None)
-    record: Record | None = attributes.get(RECORD_KEY)
     if maker is None or not maker.internal:
         return
     if record is None:
@@ -124,7 +125,7 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
             why=LOST_RECORD,
             fix=f"dx.{operation}(...)        # of the object that was constructed, before merge or tree.map",
         )
-    made = record.as_made(attributes)
+    made = record.as_made(obj.__dict__)
     part = next((part for part in maker.internal if part.name not in made), None)
     if part is None:
         return
@@ -132,7 +133,7 @@ def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) 
     raise error(
         f"{where}.{part.name}",
         f"{operation} cannot keep this part: it was assigned after construction, or a part in it was",
-        got=describe(attributes.get(part.name)),
+        got=describe(obj.__dict__.get(part.name)),
         why="a part without an annotation is not an argument of the constructor, which makes it anew",
         fix=f"{part.name}: ... = {text}        # in {type_name(cls)}: with an annotation it is an argument",
     )
@@ -162,7 +163,7 @@ class Maker:
         self._defaults = [part for part in parts if part.is_argument]
         self.recorded = [*kept, *(part.name for part in self._defaults)]
         self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
-        self._usual_record = Record({}, dict.fromkeys(part.name for part in (*self._defaults, *self.internal)))
+        self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self._defaults, *self.internal)})
         self._has_policy = POLICY in fields and _is_policy(scope.resolve(fields[POLICY].type))
         if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
             raise FieldError(
@@ -205,7 +206,7 @@ class Maker:
         if self.recorded or self.internal or (make is not None and not current_policy().is_empty):
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
             if record is not self._usual_record:
-                overrides = {name: value for name, value in record.made.items() if value is not None}
+                overrides = {name: value for name, value in record.call.kwargs.items() if name in record.parts}
                 make = self._over(overrides) if overrides else make
         policy = attributes.get(POLICY)
         if isinstance(policy, Policy):
@@ -244,12 +245,9 @@ class Maker:
                 fix="dx.replace(obj, ...)        # makes them anew",
             )
         values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
-        made = {name: supplied.get(name) for name in self._usual_record.made}
-        return Record(
-            values,
-            {name: value for name, value in made.items() if name not in supplied or overriding(value) is not None},
-            policy,
-        )
+        overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
+        made = [name for name in self._usual_record.parts if name not in supplied or name in overrides]
+        return Record(Call(self._cls, (), {**values, **overrides}), dict.fromkeys(made, NEW), policy)
 
 
 def _is_policy(annotation: Any) -> bool:

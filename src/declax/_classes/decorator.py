@@ -12,11 +12,12 @@ import jax
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
-from declax._classes.construction import LOST_RECORD, MAKER_KEY, arguments_now, install, is_recorded, refuse_loss
+from declax._classes.construction import LOST_RECORD, MAKER_KEY, call_now, install, is_recorded, refuse_loss
 from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import declare
 from declax._classes.parts import FIX_OF_SHARED, is_init_var, is_shared, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
+from declax._classes.records import record_of
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
@@ -391,11 +392,11 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
         if not fields[name].init:
             raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
     refuse_loss(obj, "replace", FieldError, type_name(cls))
-    given = {**arguments_now(obj), **changes}
+    given = {**call_now(obj).kwargs, **changes}
     for name, value in given.items():
         if value is MISSING and name not in changes:
             raise _must_be_given(cls, name, LOST_RECORD if is_recorded(cls, name) else None)
-    record = obj.__dict__.get(RECORD_KEY)
+    record = record_of(obj)
     with NO_POLICY if record is None else record.policy:
         try:
             return cls(**given)

@@ -4,65 +4,72 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 
+from declax._fields.call import Call
 from declax._tree.statuses import CONTAINERS, PLAIN, data_within, is_data
 from declax._typing import RECORD_KEY
 from declax._variables.policy import NO_POLICY, Policy
 
+NEW: Final[tuple[object, ...]] = ()
+"""What a part is made of, until its constructor or the copy of its owner is finished."""
+
 
 class Record(NamedTuple):
-    """The arguments that a constructor received and did not keep.
+    """The call that constructed an object, without the arguments that the object keeps as attributes.
 
     Attributes:
-      values: the InitVars that were given and are not their defaults, with MISSING in place of data.
-      made: the parts that the constructor made, each with the override of its call that was given, or None.
+      call: its arguments are the InitVars that were given and are not their defaults, with MISSING in place of data,
+        and the overrides of parts.
+      parts: those that the constructor made, each with what it is made of, by which a later assignment is seen; None if
+        it was assigned before the object was copied.
       policy: the one around the constructor, where its arguments do not say the dtypes of the parts.
-      objects: for each of these what it was made of, by which a later assignment is seen; None before that is known.
-      assigned: the names of parts that were assigned before the object was copied.
     """
 
-    values: Mapping[str, Any]
-    made: Mapping[str, Any]
+    call: Call
+    parts: Mapping[str, tuple[object, ...] | None]
     policy: Policy = NO_POLICY
-    objects: Mapping[str, tuple[object, ...]] | None = None
-    assigned: frozenset[str] = frozenset()
 
     def seal(self, attributes: Mapping[str, Any]) -> Record:
         """The record of an instance whose parts are made, or copied."""
-        if not self.made:
+        if not self.parts:
             return self
-        return self._replace(objects={name: _identity(attributes.get(name)) for name in self.made})
+        parts = {name: None if known is None else _identity(attributes.get(name)) for name, known in self.parts.items()}
+        return Record(self.call, parts, self.policy)
 
     def unseal(self, attributes: Mapping[str, Any]) -> Record:
-        """The record for a copy, without the parts that were assigned since."""
-        if self.objects is None:
-            return self
-        kept = {name: self.made[name] for name in self.made if self._is_kept(name, attributes)}
-        return Record(self.values, kept, self.policy, None, self.assigned.union(self.made.keys() - kept.keys()))
+        """The record for a copy."""
+        parts = {name: NEW if self._is_kept(name, attributes) else None for name in self.parts}
+        return Record(self.call, parts, self.policy)
 
-    def as_made(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The entries of `made` of which nobody assigned the part, or a part within it."""
-        if self.objects is None:
-            return self.made
+    def as_made(self, attributes: Mapping[str, Any]) -> set[str]:
+        """The parts that nobody assigned since, nor a part within them."""
         return {
-            name: override
-            for name, override in self.made.items()
-            if self._is_kept(name, attributes) and all(map(_is_as_made, data_within(attributes[name])))
+            name
+            for name, known in self.parts.items()
+            if self._is_kept(name, attributes)
+            and (known is NEW or all(map(_is_as_made, data_within(attributes[name]))))
         }
 
     def _is_kept(self, name: str, attributes: Mapping[str, Any]) -> bool:
-        objects = self.objects or {}
-        return name in attributes and _is_same(objects[name], _identity(attributes[name]))
+        known = self.parts[name]
+        if known is None or known is NEW:
+            return known is NEW
+        return name in attributes and _is_same(known, _identity(attributes[name]))
+
+
+def record_of(obj: Any) -> Record | None:
+    """The record of a construction; None for objects from `merge`, tree functions and transforms."""
+    found: Record | None = getattr(obj, "__dict__", {}).get(RECORD_KEY)
+    return found
 
 
 def _is_as_made(node: Any) -> bool:
     """Whether nobody assigned a part of an object since its construction, as far as it has a record."""
-    attributes: Mapping[str, Any] = getattr(node, "__dict__", {})
-    record: Record | None = attributes.get(RECORD_KEY)
-    return record is None or (not record.assigned and len(record.as_made(attributes)) == len(record.made))
+    record = record_of(node)
+    return record is None or len(record.as_made(node.__dict__)) == len(record.parts)
 
 
 def _identity(value: Any) -> tuple[object, ...]:

@@ -12,17 +12,17 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import jax
 import numpy as np
 
-from declax._classes.construction import LOST_RECORD, arguments_now, is_recorded, refuse_loss
+from declax._classes.construction import LOST_RECORD, call_now, is_recorded, refuse_loss
 from declax._classes.parts import is_init_var
 from declax._classes.pytree import Pytree
-from declax._classes.records import Record
+from declax._classes.records import record_of
 from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
 from declax._fields.overrides import override_of
 from declax._graph.iteration import find_duplicates
 from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
-from declax._typing import MISSING, RECORD_KEY
+from declax._typing import MISSING
 from declax._variables.variable import Variable
 from declax.config._building import Builder, checked_refs
 from declax.config._data import MAX_DEPTH, Ref, SpecData
@@ -365,8 +365,8 @@ class _SpecExtractor:
         known = None
         if fields and isinstance(model, Pytree):
             refuse_loss(model, "spec_of", ConfigError, f"{self.name}.{path_text(path)}" if path else self.name)
-            known = arguments_now(model)
-        record: Record | None = getattr(model, "__dict__", {}).get(RECORD_KEY)
+            known = call_now(model).kwargs
+        record = record_of(model)
         if record is not None and not record.policy.is_empty:
             raise ConfigError(
                 f"{self.name}.{path_text(path)}" if path else self.name,
