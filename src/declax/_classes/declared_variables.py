@@ -28,6 +28,7 @@ class VariableMaker:
         self._recipe = recipe
         self._kind: Any = None
         self._marks: dict[str, bool] = {}  # the notes of the field that are metadata
+        self.__name__: str = f"make_{name}"
 
     @property
     def _where(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
-from declax._classes.parts import FIX_OF_SHARED, Part, Reads, is_shared, makes_data, recipe_of
+from declax._classes.parts import FIX_OF_SHARED, Part, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.call import CONTAINERS, REFERENCE, Operator, call_of, form_of, has_expression
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
@@ -101,7 +101,8 @@ def _check_shared(cls: type, body: BodyNames) -> None:
 def _check_constants(cls: type, name: str, expression: Expression) -> None:
     """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
     recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
-    for value in constants_of(Reads(Part(name, expression, recipe or PartRecipe(expression), is_argument=False))):
+    part = Part(name, expression, recipe or PartRecipe(expression), is_argument=False)
+    for value in constants_of(part.made_by(cls)):
         refuse_partial(value, f"{type_name(cls)}.{name}")
         if recipe is None and is_shared(value):
             raise FieldError(

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
-from declax._classes.declared_variables import VariableMaker
 from declax._classes.overriding import OWN_KEY
-from declax._classes.parts import Part, Reads, makes_data
+from declax._classes.parts import SELF, Part, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
 from declax._fields.expressions import Declaration, Expression, Literal, calls_of, items_of, leaves_of
-from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, own_rngs_for, rngs_parameter
+from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, rngs_parameter
 from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, term_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
@@ -44,6 +43,7 @@ class PartsFunction:
         self._cls = cls
         self._known = known
         self._parts = parts
+        self._made = {part.name: part.made_by(cls) for part in parts}
         self._init_vars = init_vars
         self._checks = checks
         self._part_checks: dict[str, PartCheck] = {}
@@ -82,8 +82,7 @@ class PartsFunction:
                     names.setdefault(id(expression), _local(name) if name in self._init_vars else f"self.{name}")
                 if isinstance(expression, Literal):
                     items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
-        names[id(OWN_RNGS)] = self._rngs
-        return names
+        return {**names, id(OWN_RNGS): self._rngs, id(SELF): "self"}
 
     def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
         """Lets the parts that are made next refer to a literal and its items."""
@@ -135,8 +134,8 @@ class PartsFunction:
         """Checks the calls of a part, and finds those without a name that it has more than once; each is made once."""
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
-        calls = list(calls_of(Reads(part), self._names))
-        for made in map(call_of, (part.expression, *(call for call, _ in calls))):
+        calls = list(calls_of(self._made[part.name], self._names))
+        for made in map(call_of, (self._made[part.name], *(call for call, _ in calls))):
             if made is not None and not self._implies_rngs and _lacks_rngs(made):
                 raise self._without_rngs(part, made)
         for call, around in calls:
@@ -173,32 +172,19 @@ class PartsFunction:
         return lines
 
     def _source(self, part: Part, writer: SourceWriter) -> str:
-        recipe = part.recipe
-        if isinstance(recipe, PartRecipe):
-            name = self._names[id(part.expression)]
-            return writer.whole(part.expression) if name == f"self.{part.name}" else name
-        if isinstance(recipe, SubmoduleRecipe):
-            if recipe.takes_rngs and self._rngs == "None":
+        made = self._made[part.name]
+        if isinstance(part.recipe, SubmoduleRecipe):
+            if part.recipe.takes_rngs and self._rngs == "None":
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     "this method takes rngs, and the class has none",
                     fix=f"{layer_line(self._cls)}\ndef {part.name}(self): ...        # or a method that draws no keys",
                 )
-            rngs = writer(own_rngs_for(recipe.build)) if self._implies_rngs else self._rngs
-            made = f"{writer(recipe.build)}(self{f', {rngs}' if recipe.takes_rngs else ''})"
             later = itertools.dropwhile(lambda other: other is not part, self._parts)
-            if not any(other.is_argument for other in later):
-                return made
-            return f"{writer(_require_made)}({f'{type_name(self._cls)}.{part.name}'!r}, {made})"
-        source = self._variable_source(part, recipe, writer)
-        return source if recipe.when is None else f"{source} if {writer(recipe.when)} else None"
-
-    def _variable_source(self, part: Part, recipe: VariableRecipe, writer: SourceWriter) -> str:
-        maker = writer.constant(VariableMaker(self._cls, part.name, recipe), f"make_{part.name}")
-        options: list[Any] = [recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata]
-        options += [] if recipe.sharding is None else [recipe.sharding]
-        named = [f"{name}={writer(value)}" for name, value in recipe.computed.items()]
-        return f"{maker}({', '.join([self._rngs, *map(writer, options), *named])})"
+            if any(other.is_argument for other in later):
+                made = Expression(Call(_require_made, (f"{type_name(self._cls)}.{part.name}", made)))
+        known = self._names.get(id(made), f"self.{part.name}")
+        return writer.whole(made) if known == f"self.{part.name}" else known
 
     @property
     def _rngs(self) -> str:
@@ -207,7 +193,7 @@ class PartsFunction:
         return f"self.{RNGS}" if RNGS in self._cls.__dataclass_fields__ else "None"
 
     def _check_reads(self, part: Part, later: set[str]) -> None:
-        for leaf in leaves_of(Reads(part), self._names):
+        for leaf in leaves_of(self._made[part.name], self._names):
             name = self._names.get(id(leaf), "").removeprefix("self.")
             if name in later and name != part.name:
                 is_overriding = len(self._known[part.name]) > 1

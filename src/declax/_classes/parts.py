@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
-from declax._fields.call import CONTAINERS, LITERAL, REPEAT, WHEN, call_of, form_of, items
+from declax._fields.call import CONTAINERS, LITERAL, REPEAT, WHEN, Call, Term, call_of, form_of, items
 from declax._fields.expressions import Expression, referred
-from declax._fields.specifiers import PartRecipe, Recipe, VariableRecipe, specifier_of
+from declax._fields.keys import OWN_RNGS, own_rngs_for
+from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
 from declax._tree.statuses import PLAIN, data_within
 from declax._variables.variable import Variable
 
@@ -40,24 +41,23 @@ class Part(NamedTuple):
     recipe: Recipe
     is_argument: bool
 
+    def made_by(self, cls: Any) -> Expression:
+        """The expression that makes the part of an instance, a Variable and the part of a method too."""
+        recipe = self.recipe
+        if isinstance(recipe, PartRecipe):
+            return self.expression
+        if isinstance(recipe, SubmoduleRecipe):
+            rngs = own_rngs_for(recipe.build) if cls._pytree__implies_rngs else OWN_RNGS
+            return Expression(Call(recipe.build, (SELF, rngs) if recipe.takes_rngs else (SELF,)))
+        maker = VariableMaker(cls, self.name, recipe)
+        sharding = () if recipe.sharding is None else (recipe.sharding,)
+        options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, *sharding)
+        made = Expression(Call(maker, (OWN_RNGS, *options), recipe.computed))
+        return made if recipe.when is None else Expression(Call(WHEN, (recipe.when, made, None)))
 
-class Reads(Expression):
-    """The names that a part of any kind reads."""
 
-    __slots__ = ("_pytree__part",)
-
-    def __init__(self, part: Part) -> None:
-        super().__init__()
-        self._pytree__part = part
-
-    def _pytree__operands(self) -> Iterator[Any]:
-        part = self._pytree__part
-        recipe = part.recipe
-        if isinstance(recipe, VariableRecipe):
-            yield from (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, recipe.when, recipe.sharding)
-            yield from recipe.computed.values()
-        elif isinstance(recipe, PartRecipe):
-            yield from part.expression._pytree__operands()
+SELF: Final = Term()
+"""Stands for the instance that a constructor makes."""
 
 
 def makes_data(value: Any) -> bool:

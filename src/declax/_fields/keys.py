@@ -123,7 +123,8 @@ def is_without_rngs(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
 
 def omits_rngs(call: Call) -> bool:
     """Whether a call leaves out a parameter `rngs` that its target has."""
-    return is_without_rngs(call.target, call.args, call.kwargs)
+    is_given = any(value is OWN_RNGS for value in call.args)
+    return not is_given and is_without_rngs(call.target, call.args, call.kwargs)
 
 
 def needed_rngs(given: R | None) -> R:
