@@ -7,8 +7,10 @@ and the standard's decorator has run. `install` gives the class its `Maker`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Final, get_args
 
 from declax._classes.argument_checks import ArgumentCheck, is_checked
@@ -16,7 +18,7 @@ from declax._classes.declaring import EXPRESSIONS_KEY
 from declax._classes.overriding import OWN_KEY, expressions_of
 from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
-from declax._classes.pytree import PytreeMeta
+from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta
 from declax._classes.records import NEW, Record, record_of
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.call import Call
@@ -32,6 +34,9 @@ from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
 from declax.errors import DeclaxError, FieldError, describe, type_name
 
 MAKER_KEY: Final = "_pytree__maker"
+POST_INIT_KEY: Final = "_pytree__post_init"
+"""The entry of a class for the InitVars that its ``__post_init__`` takes."""
+ALL: Final = ...
 
 
 class UsedUp:
@@ -76,6 +81,83 @@ def install(cls: Any, names: Sequence[str]) -> None:
     for name, expression in cls.__dict__[OWN_KEY].items():
         if expression._pytree__name == name and not isinstance(cls.__dict__.get(name), UsedUp):
             expression._pytree__owner = type_name(cls)
+
+
+def wrap_post_init(cls: Any) -> None:
+    """Lets ``__post_init__`` make the parts of an instance first.
+
+    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
+    """
+    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
+        if type(self)._pytree__entry is not __post_init__:  # a subclass calls it by super()
+            _run_post_init(cls, original, self, init_vars, named)
+            return
+        made = type(self)
+        made._pytree__maker(self, init_vars)
+        taken = made.__dict__.get(POST_INIT_KEY, MISSING)
+        if taken is MISSING:
+            taken = _read_post_init(made)
+        if taken is not None:
+            if taken is not ALL:
+                known = dict(zip(made._pytree__maker.init_vars, init_vars, strict=True))
+                init_vars, named = (), {name: known[name] for name in taken}
+            _run_post_init(cls, original, self, init_vars, named)
+        record: Record | None = self.__dict__.get(RECORD_KEY)
+        if record is not None and record.parts:
+            self.__dict__[RECORD_KEY] = record.seal(self.__dict__)
+
+    if original is not None:
+        __post_init__.__wrapped__ = original  # type: ignore[attr-defined]  # whose signature is checked
+    setattr(__post_init__, MAKES_MEMBERS, True)
+    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
+    __post_init__.__module__ = cls.__module__
+    cls.__post_init__ = cls._pytree__entry = __post_init__
+    cls._pytree__install = staticmethod(wrap_post_init)
+
+
+def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Calls the ``__post_init__`` that a class defines, or else the inherited one."""
+    run = original.__get__(self) if original is not None else getattr(super(cls, self), "__post_init__", None)
+    if run is not None:
+        run(*init_vars, **named)
+
+
+def _read_post_init(cls: Any) -> tuple[str, ...] | EllipsisType | None:
+    """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
+    taken = None
+    defined = _defined_post_init(cls)
+    if defined is not None:
+        taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
+    setattr(cls, POST_INIT_KEY, taken)
+    return taken
+
+
+def _defined_post_init(cls: type) -> Callable[..., None] | None:
+    """The nearest ``__post_init__`` that somebody wrote."""
+    for base in cls.__mro__:
+        found: Any = base.__dict__.get("__post_init__")
+        found = getattr(found, "__wrapped__", None) if hasattr(found, MAKES_MEMBERS) else found
+        if found is not None:
+            return found  # type: ignore[no-any-return]  # an attribute of a class
+    return None
+
+
+def _names_taken(cls: Any, post_init: Callable[..., None]) -> tuple[str, ...]:
+    parameters = list(inspect.signature(post_init).parameters.values())[1:]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    init_vars = cls._pytree__maker.init_vars
+    for parameter in named:
+        if parameter.default is parameter.empty and parameter.name not in init_vars:
+            raise FieldError(
+                f"{type_name(cls)}.__post_init__",
+                f"the parameter {parameter.name!r} is no InitVar of the class",
+                why="in a Layer, __post_init__ gets the InitVars by the names of its parameters",
+                expected=", ".join(init_vars),
+                fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
+            )
+    return tuple(p.name for p in named if p.name in init_vars)
 
 
 LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
@@ -209,12 +291,17 @@ class Maker:
                 overrides = {name: value for name, value in record.call.kwargs.items() if name in record.parts}
                 make = self._over(overrides) if overrides else make
         policy = attributes.get(POLICY)
-        if isinstance(policy, Policy):
-            with policy as attributes[POLICY]:
-                if make is not None:
-                    make(instance, init_vars)
-        elif make is not None:
-            make(instance, init_vars)
+        try:
+            if isinstance(policy, Policy):
+                with policy as attributes[POLICY]:
+                    if make is not None:
+                        make.function(instance, *init_vars)
+            elif make is not None:
+                make.function(instance, *init_vars)
+        except Exception as error:
+            if make is not None:
+                make.explain(error, instance, init_vars)
+            raise
 
     def _over(self, overrides: Mapping[str, Any]) -> PartsFunction:
         """The function that makes the parts if some are declared calls with other arguments."""
@@ -230,10 +317,13 @@ class Maker:
 
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """The record of the arguments that are not kept; one object for all instances made with the defaults."""
-        given = [entry for entry in self._kept if init_vars[entry[0]] is not entry[2]]
-        supplied = {
-            part.name: attributes[part.name] for part in self._defaults if attributes[part.name] is not part.expression
-        }
+        given, supplied = {}, {}
+        for index, name, default in self._kept:
+            if init_vars[index] is not default:
+                given[name] = init_vars[index]
+        for part in self._defaults:
+            if attributes[part.name] is not part.expression:
+                supplied[part.name] = attributes[part.name]
         policy = NO_POLICY if self._says_dtypes else current_policy()
         if not given and not supplied and policy.is_empty:
             return self._usual_record
@@ -244,7 +334,7 @@ class Maker:
                 got=", ".join(supplied),
                 fix="dx.replace(obj, ...)        # makes them anew",
             )
-        values = {name: MISSING if is_data(init_vars[index]) else init_vars[index] for index, name, _ in given}
+        values = {name: MISSING if is_data(value) else value for name, value in given.items()}
         overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
         made = [name for name in self._usual_record.parts if name not in supplied or name in overrides]
         return Record(Call(self._cls, (), {**values, **overrides}), dict.fromkeys(made, NEW), policy)

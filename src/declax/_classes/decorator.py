@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
@@ -12,7 +10,15 @@ import jax
 from typing_extensions import dataclass_transform, deprecated
 
 from declax._classes.argument_checks import is_checked
-from declax._classes.construction import LOST_RECORD, MAKER_KEY, call_now, install, is_recorded, refuse_loss
+from declax._classes.construction import (
+    LOST_RECORD,
+    MAKER_KEY,
+    call_now,
+    install,
+    is_recorded,
+    refuse_loss,
+    wrap_post_init,
+)
 from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import declare
 from declax._classes.parts import FIX_OF_SHARED, is_init_var, is_shared, recipe_of
@@ -26,7 +32,7 @@ from declax._fields.keys import RNGS
 from declax._fields.sources import text_of
 from declax._fields.specifiers import KW_ONLY, Status, Tagged, VariableRecipe, data, specifier_of, static, variable
 from declax._tree.rendering import same_value
-from declax._typing import MISSING, MYPY, RECORD_KEY
+from declax._typing import MISSING, MYPY
 from declax._variables.policy import NO_POLICY
 from declax.errors import FieldError, MissingRngsError, describe, suggest, type_name
 
@@ -149,68 +155,6 @@ def _needs_maker(cls: Any) -> bool:
         if specifier is not None and (specifier.recipe is not None or is_checked(field)):
             return True
     return any(base.__dict__["_pytree__maker"].is_needed for base in cls.__mro__ if base.__dict__.get("_pytree__maker"))
-
-
-def wrap_post_init(cls: Any) -> None:
-    """Lets ``__post_init__`` make the parts of an instance first.
-
-    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
-    """
-    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
-    by_name = cls._pytree__implies_rngs
-
-    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        is_entry = type(self)._pytree__entry is __post_init__  # not if a subclass calls it by super()
-        if is_entry:
-            type(self)._pytree__maker(self, init_vars)
-            if by_name:
-                init_vars, named = (), _init_vars_of(type(self), init_vars)
-        if original is not None:
-            original(self, *init_vars, **named)
-        else:
-            inherited = getattr(super(cls, self), "__post_init__", None)
-            if inherited is not None:
-                inherited(*init_vars, **named)
-        if is_entry and RECORD_KEY in self.__dict__:
-            self.__dict__[RECORD_KEY] = self.__dict__[RECORD_KEY].seal(self.__dict__)
-
-    if original is not None:
-        __post_init__.__wrapped__ = original  # type: ignore[attr-defined]  # whose signature is checked
-    setattr(__post_init__, MAKES_MEMBERS, True)
-    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
-    __post_init__.__module__ = cls.__module__
-    cls.__post_init__ = cls._pytree__entry = __post_init__
-    cls._pytree__install = staticmethod(wrap_post_init)
-
-
-def _init_vars_of(cls: Any, init_vars: tuple[object, ...]) -> dict[str, object]:
-    """The InitVars that the ``__post_init__`` of a Layer takes, found by the names of its parameters."""
-    known = dict(zip(cls._pytree__maker.init_vars, init_vars, strict=True))
-    return {name: known[name] for name in _post_init_names(cls, tuple(known))}
-
-
-@functools.lru_cache(maxsize=4096)
-def _post_init_names(cls: type, init_vars: tuple[str, ...]) -> tuple[str, ...]:
-    """The InitVars among the parameters of the ``__post_init__`` that a class defines or inherits."""
-    for base in cls.__mro__:
-        defined = base.__dict__.get("__post_init__")
-        if defined is not None and hasattr(defined, MAKES_MEMBERS):
-            defined = getattr(defined, "__wrapped__", None)
-        if defined is None:
-            continue
-        parameters = list(inspect.signature(defined).parameters.values())[1:]
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        for parameter in named:
-            if parameter.default is parameter.empty and parameter.name not in init_vars:
-                raise FieldError(
-                    f"{type_name(cls)}.__post_init__",
-                    f"the parameter {parameter.name!r} is no InitVar of the class",
-                    why="in a Layer, __post_init__ gets the InitVars by the names of its parameters",
-                    expected=", ".join(init_vars),
-                    fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
-                )
-        return tuple(p.name for p in named if p.name in init_vars)
-    return ()
 
 
 def _check_call(cls: Any) -> None:

@@ -53,19 +53,11 @@ class PartsFunction:
         self._seen: dict[int, Part] = {}
         self._generate()
 
-    def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
-        """Makes the parts; an error gets a note that names the part."""
-        try:
-            self._function(instance, *init_vars)
-        except Exception as error:
-            if (
-                isinstance(error, MissingRngsError)
-                and self._implies_rngs
-                and self._given_rngs(instance, init_vars) is None
-            ):
-                raise self._without_keys(instance, error) from None
-            self._add_note(instance, error)
-            raise
+    def explain(self, error: Exception, instance: Any, init_vars: Sequence[object]) -> None:
+        """Gives an error of the function a note that names the part; raises the error of missing keys with its path."""
+        if isinstance(error, MissingRngsError) and self._implies_rngs and self._given_rngs(instance, init_vars) is None:
+            raise self._without_keys(instance, error) from None
+        self._add_note(instance, error)
 
     # ------------------------------------------------------------- names
 
@@ -114,7 +106,7 @@ class PartsFunction:
         self._constants = writer.constants
 
     @functools.cached_property
-    def _function(self) -> Callable[..., None]:
+    def function(self) -> Callable[..., None]:
         """The function of the source. The first construction compiles it, since few imported classes are used."""
         (function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], self._constants)
         return function
@@ -250,7 +242,7 @@ class PartsFunction:
     def _part_of(self, error: Exception) -> Part | None:
         """The part whose line raised an error."""
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+        while trace is not None and trace.tb_frame.f_code is not self.function.__code__:
             trace = trace.tb_next
         return None if trace is None else self._lines[trace.tb_lineno - 1]
 

@@ -23,8 +23,10 @@ import numpy as np
 from declax import _jax
 from declax._fields import snapshots
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
+from declax._fields.call import CONTAINERS as LITERALS
+from declax._fields.call import has_expression
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
-from declax._fields.expressions import Expression, defer_call, is_deferred_call
+from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
 from declax._fields.table import read_specs, take_marks
@@ -73,7 +75,7 @@ class PytreeMeta(_ProtocolMeta):
 
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
         """Constructs an instance, or defers the call if an argument is a field of the class body around it."""
-        if is_deferred_call(args, kwargs) or (
+        if _has_expression(args, kwargs) or (
             kwargs.get(RNGS) is None
             and OPEN_BODIES.codes
             and OPEN_BODIES.contain(sys._getframe(1))
@@ -135,6 +137,17 @@ class PytreeMeta(_ProtocolMeta):
         fields = getattr(cls, "__dataclass_fields__", {})
         parameters = [_without_policy(parameter, fields) for parameter in signature.parameters.values()]
         return signature.replace(parameters=parameters[1:])
+
+
+def _has_expression(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call has an expression among its arguments."""
+    for value in args:
+        if isinstance(value, Expression) or (value.__class__ in LITERALS and has_expression(value)):
+            return True
+    for value in kwargs.values():
+        if isinstance(value, Expression) or (value.__class__ in LITERALS and has_expression(value)):
+            return True
+    return False
 
 
 def _without_policy(parameter: inspect.Parameter, fields: Mapping[str, dataclasses.Field[Any]]) -> inspect.Parameter:
@@ -267,7 +280,7 @@ class Pytree(metaclass=PytreeMeta):
         """Checks a new instance, and gives it its own layout if it deviates."""
         attributes: dict[Any, Any] = self.__dict__
         layout: Layout = attributes.get(LAYOUT_KEY) or self._pytree__layout
-        if self._pytree__is_frozen or not layout.fits(self):
+        if self._pytree__is_frozen or not fits(self, layout):
             fit_layout(self)
             layout = layout_of(self)
         if self._pytree__is_pytree:
@@ -365,6 +378,13 @@ def layout_of(node: Pytree) -> Layout:
     """The layout that an instance has now."""
     found: Layout = node.__dict__.get(LAYOUT_KEY) or type(node)._pytree__layout
     return found
+
+
+def fits(node: Any, layout: Layout) -> bool:
+    """Whether an instance has as many attributes as a layout, which is one of its class."""
+    attributes = node.__dict__
+    count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
+    return count == len(layout.statuses) and layout.cls is node.__class__
 
 
 def writes_by_itself(node: Pytree) -> bool:

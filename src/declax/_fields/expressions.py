@@ -216,17 +216,6 @@ class Literal(Expression):
 # ================================================================= finding expressions
 
 
-def is_deferred_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call has an expression among its arguments."""
-    for value in args:
-        if isinstance(value, Expression) or (value.__class__ in CONTAINERS and has_expression(value)):
-            return True
-    for value in kwargs.values():
-        if isinstance(value, Expression) or (value.__class__ in CONTAINERS and has_expression(value)):
-            return True
-    return False
-
-
 def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
     """The declarations in an expression, and the expressions in it whose identity is known."""
     stack = list(value._pytree__operands())

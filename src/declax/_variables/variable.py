@@ -43,6 +43,7 @@ V = TypeVar("V", bound="Variable[Any]")
 _Type: TypeAlias = type[V]  # Variable.type hides the builtin inside the class
 
 _trace_state: Final = _jax.trace_state
+_ArrayImpl: Final = _jax.ArrayImpl
 _NEVER_REFS: Final = uncaptured_reads.never_refs
 _new: Final = object.__new__
 
@@ -216,7 +217,10 @@ class Variable(ArrayOperators, Generic[T]):
             content = item_set(self._raw, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
-        set_raw(self, content if index is not MISSING else placement.beside(self._raw, content, self._metadata))
+        raw: Any = self._raw
+        if index is MISSING and (raw.__class__ is not _ArrayImpl or raw.committed):  # else JAX may put it anywhere
+            content = placement.beside(self._raw, content, self._metadata)
+        set_raw(self, content)
 
     def create_value(self, value: T) -> T:
         """The stored value of a new Variable: the result of the ``on_create_value`` hooks."""
