@@ -7,15 +7,13 @@ import declax as dx
 
 
 @dx.dataclass
-class ConvBlock(dx.Module):
+class ConvBlock(dx.Layer):
     """Convolution, batch norm, relu, and a max pool that halves the image."""
 
     inputs: int = dx.field()
     outputs: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    conv = dx.Conv(inputs, outputs, (3, 3), rngs=rngs)
-    norm = dx.BatchNorm(outputs, momentum=0.9, rngs=rngs)
+    conv = dx.Conv(inputs, outputs, (3, 3))
+    norm = dx.BatchNorm(outputs, momentum=0.9)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps (n, height, width, inputs) to (n, height / 2, width / 2, outputs)."""
@@ -23,20 +21,18 @@ class ConvBlock(dx.Module):
 
 
 @dx.dataclass
-class CNN(dx.Module):
+class CNN(dx.Layer):
     """Two convolutions and two linear layers."""
 
     channels: int = dx.field(default=32, ge=1, help="of the first convolution; the second has twice as many")
     hidden: int = dx.field(default=64, ge=1, help="size between the linear layers")
     dropout: float = dx.field(default=0.3, ge=0, le=1, help="the share that is dropped before the last layer")
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = ConvBlock(1, channels, rngs=rngs)
-    second = ConvBlock(channels, 2 * channels, rngs=rngs)
-    dense = dx.Linear(2 * 2 * 2 * channels, hidden, rngs=rngs)
-    drop = dx.Dropout(dropout, rngs=rngs)
-    head = dx.Linear(hidden, classes, rngs=rngs)
+    first = ConvBlock(1, channels)
+    second = ConvBlock(channels, 2 * channels)
+    dense = dx.Linear(2 * 2 * 2 * channels, hidden)
+    drop = dx.Dropout(dropout)
+    head = dx.Linear(hidden, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
@@ -46,23 +42,21 @@ class CNN(dx.Module):
 
 
 @dx.dataclass
-class MLP(dx.Module):
+class MLP(dx.Layer):
     """Linear layers over all pixels."""
 
     hidden: int = dx.field(default=128, ge=1, help="size of each layer between the pixels and the classes")
     depth: int = dx.field(default=2, ge=1, help="how many such layers there are")
     dropout: float = dx.field(default=0.2, ge=0, le=1, help="the share that is dropped after each of them")
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
 
     @dx.submodule
     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
         """The first is over the pixels."""
         return [dx.Linear(8 * 8 if i == 0 else self.hidden, self.hidden, rngs=rngs) for i in range(self.depth)]
 
-    drop = dx.Dropout(dropout, rngs=rngs)
-    head = dx.Linear(hidden, classes, rngs=rngs)
+    drop = dx.Dropout(dropout)
+    head = dx.Linear(hidden, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
@@ -73,33 +67,29 @@ class MLP(dx.Module):
 
 
 @dx.dataclass
-class Mix(dx.Module):
+class Mix(dx.Layer):
     """Adds what two layers make of the last axis."""
 
     size: int = dx.field()
     hidden: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(size, hidden, rngs=rngs)
-    down = dx.Linear(hidden, size, rngs=rngs)
+    up = dx.Linear(size, hidden)
+    down = dx.Linear(hidden, size)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(dx.gelu(self.up(x)))
 
 
 @dx.dataclass
-class MixerBlock(dx.Module):
+class MixerBlock(dx.Layer):
     """Mixes over the patches, then over the channels of each."""
 
     patches: int = dx.field()
     width: int = dx.field()
     hidden: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    patch_norm = dx.LayerNorm(width, rngs=rngs)
-    over_patches = Mix(patches, hidden, rngs=rngs)
-    channel_norm = dx.LayerNorm(width, rngs=rngs)
-    over_channels = Mix(width, hidden, rngs=rngs)
+    patch_norm = dx.LayerNorm(width)
+    over_patches = Mix(patches, hidden)
+    channel_norm = dx.LayerNorm(width)
+    over_channels = Mix(width, hidden)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, patches, width) to the same shape."""
@@ -108,19 +98,17 @@ class MixerBlock(dx.Module):
 
 
 @dx.dataclass
-class Mixer(dx.Module):
+class Mixer(dx.Layer):
     """An MLP-mixer over 16 patches of 2x2 pixels."""
 
     width: int = dx.field(default=32, ge=1, help="channels of a patch")
     hidden: int = dx.field(default=64, ge=1, help="size inside of the blocks")
     depth: int = dx.field(default=2, ge=1, help="how many blocks there are")
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    embed = dx.Linear(2 * 2, width, rngs=rngs)
-    blocks = dx.repeat(depth, MixerBlock(16, width, hidden, rngs=rngs))
-    norm = dx.LayerNorm(width, rngs=rngs)
-    head = dx.Linear(width, classes, rngs=rngs)
+    embed = dx.Linear(2 * 2, width)
+    blocks = dx.repeat(depth, MixerBlock(16, width, hidden))
+    norm = dx.LayerNorm(width)
+    head = dx.Linear(width, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""

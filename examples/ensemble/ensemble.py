@@ -31,19 +31,17 @@ HERE = Path(__file__).parent
 
 
 @dx.dataclass
-class Classifier(dx.Module):
+class Classifier(dx.Layer):
     """A member: two hidden layers over the pixels."""
 
     pixels: int = dx.field(default=64)
     hidden: int = dx.field(default=64, ge=1, help="size of both hidden layers")
     dropout: float = dx.field(default=0.2, ge=0, le=1, help="the share that is dropped after each of them")
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.Linear(pixels, hidden, rngs=rngs)
-    second = dx.Linear(hidden, hidden, rngs=rngs)
-    drop = dx.Dropout(dropout, rngs=rngs)
-    head = dx.Linear(hidden, classes, rngs=rngs)
+    first = dx.Linear(pixels, hidden)
+    second = dx.Linear(hidden, hidden)
+    drop = dx.Dropout(dropout)
+    head = dx.Linear(hidden, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, pixels) to logits (n, classes)."""

@@ -33,22 +33,20 @@ Images = npt.NDArray[np.float32]
 
 
 @dx.dataclass
-class Generator(dx.Module):
+class Generator(dx.Layer):
     """Makes images of normal noise."""
 
     noise: int = dx.field(default=16, ge=1, help="how many random numbers make an image")
     hidden: int = dx.field(default=256, ge=1, help="size of both hidden layers")
     pixels: int = dx.field(default=64)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     layers = dx.Sequential(
-        dx.Linear(noise, hidden, rngs=rngs),
-        dx.BatchNorm(hidden, momentum=0.9, rngs=rngs),
+        dx.Linear(noise, hidden),
+        dx.BatchNorm(hidden, momentum=0.9),
         dx.relu,
-        dx.Linear(hidden, hidden, rngs=rngs),
-        dx.BatchNorm(hidden, momentum=0.9, rngs=rngs),
+        dx.Linear(hidden, hidden),
+        dx.BatchNorm(hidden, momentum=0.9),
         dx.relu,
-        dx.Linear(hidden, pixels, rngs=rngs),
+        dx.Linear(hidden, pixels),
     )
 
     def __call__(self, noise: jax.Array) -> jax.Array:
@@ -57,17 +55,15 @@ class Generator(dx.Module):
 
 
 @dx.dataclass
-class Discriminator(dx.Module):
+class Discriminator(dx.Layer):
     """Tells real images from generated ones. Its hidden layers never increase the distance between two images."""
 
     pixels: int = dx.field(default=64)
     hidden: int = dx.field(default=256, ge=1, help="size of both hidden layers")
     contrast: float = dx.field(default=6.0, ge=0, help="the factor of distances before the first layer")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.SpectralNorm(dx.Linear(pixels, hidden, rngs=rngs), rngs=rngs)
-    second = dx.SpectralNorm(dx.Linear(hidden, hidden, rngs=rngs), rngs=rngs)
-    head = dx.Linear(hidden, 1, rngs=rngs)
+    first = dx.SpectralNorm(dx.Linear(pixels, hidden))
+    second = dx.SpectralNorm(dx.Linear(hidden, hidden))
+    head = dx.Linear(hidden, 1)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, pixels) to the log-odds (n,) that they are real."""

@@ -11,21 +11,20 @@ ROTARY = partial(dx.dot_product_attention_with_rope, rope=dx.RoPE())
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
     width: int = dx.field()
     heads: int = dx.field()
     dropout: float = dx.field(default=0.0)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    attention_norm = dx.RMSNorm(width, rngs=rngs)
+    attention_norm = dx.RMSNorm(width)
     attention: dx.MultiHeadAttention = dx.MultiHeadAttention(
-        heads, width, attention_fn=ROTARY, use_bias=False, decode=False, rngs=rngs
+        heads, width, attention_fn=ROTARY, use_bias=False, decode=False
     )
-    mlp_norm = dx.RMSNorm(width, rngs=rngs)
-    mlp: dx.GatedMLP = dx.GatedMLP(width, 3 * width, use_bias=False, rngs=rngs)
-    drop = dx.Dropout(dropout, rngs=rngs)
+    mlp_norm = dx.RMSNorm(width)
+    mlp: dx.GatedMLP = dx.GatedMLP(width, 3 * width, use_bias=False)
+    drop = dx.Dropout(dropout)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, length, width) to the same shape."""
@@ -34,7 +33,7 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class GPT(dx.Module):
+class GPT(dx.Layer):
     """Predicts each character from those before it."""
 
     characters: int = dx.field(default=128, ge=1, help="how many different characters there are")
@@ -42,11 +41,9 @@ class GPT(dx.Module):
     heads: int = dx.field(default=4, ge=1, help="of each attention")
     depth: int = dx.field(default=4, ge=1, help="how many blocks there are")
     dropout: float = dx.field(default=0.1, ge=0, le=1, help="the share that is dropped of what a block adds")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    embed = dx.Embed(characters, width, rngs=rngs)
-    blocks = dx.Stacked(Block(width, heads, dropout, rngs=rngs), depth, rngs=rngs)
-    norm = dx.RMSNorm(width, rngs=rngs)
+    embed = dx.Embed(characters, width)
+    blocks = dx.Stacked(Block(width, heads, dropout), depth)
+    norm = dx.RMSNorm(width)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps tokens (n, length) to logits (n, length, characters)."""

@@ -37,21 +37,17 @@ SHORTEST, LONGEST = 16, 64
 
 
 @dx.dataclass
-class LineClassifier(dx.Module):
+class LineClassifier(dx.Layer):
     """Reads a line in both directions, keeps the largest value of each feature, and scores the classes."""
 
     classes: int = dx.field(default=len(PACKAGES))
     characters: int = dx.field(default=128, ge=1, help="how many different characters there are")
     width: int = dx.field(default=48, ge=1, help="features of a character, and of each direction")
     dropout: float = dx.field(default=0.2, ge=0, le=1, help="the share that is dropped before the last layer")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    embed = dx.Embed(characters, width, rngs=rngs)
-    lstm = dx.Bidirectional(
-        dx.RNN(dx.OptimizedLSTMCell(width, width, rngs=rngs)), dx.RNN(dx.OptimizedLSTMCell(width, width, rngs=rngs))
-    )
-    drop = dx.Dropout(dropout, rngs=rngs)
-    head = dx.Linear(2 * width, classes, rngs=rngs)
+    embed = dx.Embed(characters, width)
+    lstm = dx.Bidirectional(dx.RNN(dx.OptimizedLSTMCell(width, width)), dx.RNN(dx.OptimizedLSTMCell(width, width)))
+    drop = dx.Dropout(dropout)
+    head = dx.Linear(2 * width, classes)
 
     def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps tokens (n, length), of which the first lengths (n,) count, to logits (n, classes)."""

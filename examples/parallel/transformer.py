@@ -16,28 +16,26 @@ def axes(*names: str | None) -> dict[str, Any]:
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
     width: int = dx.field()
     heads: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    attention_norm = dx.RMSNorm(width, rngs=rngs)
+    attention_norm = dx.RMSNorm(width)
     attention: dx.MultiHeadAttention = dx.MultiHeadAttention(
         heads,
         width,
         attention_fn=attend,
-        rope=dx.defer(dx.RoPE)(),
+        rope=dx.RoPE(),
         use_bias=False,
         decode=False,
         kernel_metadata=axes("embed", "heads", None),
         out_kernel_metadata=axes("heads", None, "embed"),
-        rngs=rngs,
     )
-    mlp_norm = dx.RMSNorm(width, rngs=rngs)
-    up = dx.Linear(width, 4 * width, use_bias=False, kernel_metadata=axes("embed", "mlp"), rngs=rngs)
-    down = dx.Linear(4 * width, width, use_bias=False, kernel_metadata=axes("mlp", "embed"), rngs=rngs)
+    mlp_norm = dx.RMSNorm(width)
+    up = dx.Linear(width, 4 * width, use_bias=False, kernel_metadata=axes("embed", "mlp"))
+    down = dx.Linear(4 * width, width, use_bias=False, kernel_metadata=axes("mlp", "embed"))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, length, width) to the same shape."""
@@ -47,18 +45,16 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Transformer(dx.Module):
+class Transformer(dx.Layer):
     """Predicts each character from those before it."""
 
     characters: int = dx.field(default=128, ge=1, help="how many different characters there are")
     width: int = dx.field(default=64, ge=1, help="features of a character")
     heads: int = dx.field(default=8, ge=1, help="of each attention")
     depth: int = dx.field(default=2, ge=1, help="how many blocks there are")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    embed = dx.Embed(characters, width, embedding_metadata=axes("vocab", "embed"), rngs=rngs)
-    blocks = dx.Stacked(Block(width, heads, rngs=rngs), depth, rngs=rngs, axis_name="layers")
-    norm = dx.RMSNorm(width, rngs=rngs)
+    embed = dx.Embed(characters, width, embedding_metadata=axes("vocab", "embed"))
+    blocks = dx.Stacked(Block(width, heads), depth, axis_name="layers")
+    norm = dx.RMSNorm(width)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps tokens (n, length) to logits (n, length, characters)."""

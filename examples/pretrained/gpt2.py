@@ -16,18 +16,16 @@ from declax.weights import WeightMap, reshape, split
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
     width: int = dx.field()
     heads: int = dx.field()
     epsilon: float = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    attention_norm = dx.LayerNorm(width, epsilon=epsilon, rngs=rngs)
-    attention = dx.MultiHeadAttention(heads, width, decode=False, rngs=rngs)
-    mlp_norm = dx.LayerNorm(width, epsilon=epsilon, rngs=rngs)
-    mlp = dx.MLP(width, 4 * width, rngs=rngs)
+    attention_norm = dx.LayerNorm(width, epsilon=epsilon)
+    attention = dx.MultiHeadAttention(heads, width, decode=False)
+    mlp_norm = dx.LayerNorm(width, epsilon=epsilon)
+    mlp = dx.MLP(width, 4 * width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, length, width) to the same shape."""
@@ -36,7 +34,7 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class GPT2(dx.Module):
+class GPT2(dx.Layer):
     """Logits of the next token at each position; the head is the embedding."""
 
     vocabulary: int = dx.field(default=50257, ge=1)
@@ -45,12 +43,10 @@ class GPT2(dx.Module):
     heads: int = dx.field(default=12, ge=1)
     depth: int = dx.field(default=12, ge=1)
     epsilon: float = dx.field(default=1e-5, ge=0)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    tokens = dx.Embed(vocabulary, width, rngs=rngs)
-    positions = dx.Embed(context, width, rngs=rngs)
-    blocks = dx.repeat(depth, Block(width, heads, epsilon, rngs=rngs))
-    norm = dx.LayerNorm(width, epsilon=epsilon, rngs=rngs)
+    tokens = dx.Embed(vocabulary, width)
+    positions = dx.Embed(context, width)
+    blocks = dx.repeat(depth, Block(width, heads, epsilon))
+    norm = dx.LayerNorm(width, epsilon=epsilon)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps tokens (n, length) to logits (n, length, vocabulary)."""

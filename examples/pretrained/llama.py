@@ -16,7 +16,7 @@ from declax.weights import WeightMap, reshape, transpose
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """Attention and a gated feed-forward network, each behind a norm and added to its input."""
 
     width: int = dx.field()
@@ -25,14 +25,12 @@ class Block(dx.Module):
     kv_heads: int = dx.field()
     theta: float = dx.field()
     epsilon: float = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    attention_norm = dx.RMSNorm(width, epsilon=epsilon, rngs=rngs)
+    attention_norm = dx.RMSNorm(width, epsilon=epsilon)
     attention = dx.MultiHeadAttention(
-        heads, width, num_kv_heads=kv_heads, rope=dx.RoPE(theta=theta), use_bias=False, decode=False, rngs=rngs
+        heads, width, num_kv_heads=kv_heads, rope=dx.RoPE(theta=theta), use_bias=False, decode=False
     )
-    mlp_norm = dx.RMSNorm(width, epsilon=epsilon, rngs=rngs)
-    mlp = dx.GatedMLP(width, hidden, use_bias=False, rngs=rngs)
+    mlp_norm = dx.RMSNorm(width, epsilon=epsilon)
+    mlp = dx.GatedMLP(width, hidden, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, length, width) to the same shape."""
@@ -41,7 +39,7 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Llama(dx.Module):
+class Llama(dx.Layer):
     """Logits of the next token at each position."""
 
     vocabulary: int = dx.field(default=32000, ge=1)
@@ -52,12 +50,10 @@ class Llama(dx.Module):
     kv_heads: int = dx.field(default=32, ge=1, help="heads of keys and values")
     theta: float = dx.field(default=10_000.0, ge=1, help="the base of the rotary positions")
     epsilon: float = dx.field(default=1e-5, ge=0)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    tokens = dx.Embed(vocabulary, width, rngs=rngs)
-    blocks = dx.Stacked(Block(width, hidden, heads, kv_heads, theta, epsilon, rngs=rngs), depth, rngs=rngs)
-    norm = dx.RMSNorm(width, epsilon=epsilon, rngs=rngs)
-    head = dx.Linear(width, vocabulary, use_bias=False, rngs=rngs)
+    tokens = dx.Embed(vocabulary, width)
+    blocks = dx.Stacked(Block(width, hidden, heads, kv_heads, theta, epsilon), depth)
+    norm = dx.RMSNorm(width, epsilon=epsilon)
+    head = dx.Linear(width, vocabulary, use_bias=False)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Maps tokens (n, length) to logits (n, length, vocabulary)."""

@@ -29,34 +29,30 @@ HERE = Path(__file__).parent
 
 
 @dx.dataclass
-class ConvNorm(dx.Module):
+class ConvNorm(dx.Layer):
     """A convolution and a batch norm, whose bias stands for that of the convolution."""
 
     inputs: int = dx.field()
     outputs: int = dx.field()
     kernel: int = dx.field(default=3)
     stride: int = dx.field(default=1)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    conv = dx.Conv(inputs, outputs, (kernel, kernel), stride, use_bias=False, rngs=rngs)
-    norm = dx.BatchNorm(outputs, momentum=0.9, rngs=rngs)
+    conv = dx.Conv(inputs, outputs, (kernel, kernel), stride, use_bias=False)
+    norm = dx.BatchNorm(outputs, momentum=0.9)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.norm(self.conv(x))
 
 
 @dx.dataclass
-class Residual(dx.Module):
+class Residual(dx.Layer):
     """Two convolutions, added to their input; with a stride, a third one gives the input their shape."""
 
     inputs: int = dx.field()
     outputs: int = dx.field()
     stride: int = dx.field(default=1)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = ConvNorm(inputs, outputs, stride=stride, rngs=rngs)
-    second = ConvNorm(outputs, outputs, rngs=rngs)
-    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride, rngs=rngs))
+    first = ConvNorm(inputs, outputs, stride=stride)
+    second = ConvNorm(outputs, outputs)
+    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps (n, height, width, inputs) to (n, height / stride, width / stride, outputs)."""
@@ -65,7 +61,7 @@ class Residual(dx.Module):
 
 
 @dx.dataclass
-class ResNet18(dx.Module):
+class ResNet18(dx.Layer):
     """Four stages of two blocks; each stage but the first halves the image and doubles the channels.
 
     The stem keeps the size of the image, as is usual for small ones.
@@ -73,20 +69,18 @@ class ResNet18(dx.Module):
 
     width: int = dx.field(default=16, ge=1, help="channels of the first stage")
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    stem = ConvNorm(1, width, rngs=rngs)
+    stem = ConvNorm(1, width)
     blocks = dx.Sequential(
-        Residual(width, width, rngs=rngs),
-        Residual(width, width, rngs=rngs),
-        Residual(width, 2 * width, 2, rngs=rngs),
-        Residual(2 * width, 2 * width, rngs=rngs),
-        Residual(2 * width, 4 * width, 2, rngs=rngs),
-        Residual(4 * width, 4 * width, rngs=rngs),
-        Residual(4 * width, 8 * width, 2, rngs=rngs),
-        Residual(8 * width, 8 * width, rngs=rngs),
+        Residual(width, width),
+        Residual(width, width),
+        Residual(width, 2 * width, 2),
+        Residual(2 * width, 2 * width),
+        Residual(2 * width, 4 * width, 2),
+        Residual(4 * width, 4 * width),
+        Residual(4 * width, 8 * width, 2),
+        Residual(8 * width, 8 * width),
     )
-    head = dx.Linear(8 * width, classes, rngs=rngs)
+    head = dx.Linear(8 * width, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Maps images (n, height, width, 1) to logits (n, classes)."""

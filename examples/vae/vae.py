@@ -37,17 +37,15 @@ def ink(images: jax.Array) -> jax.Array:
 
 
 @dx.dataclass
-class VAE(dx.Module):
+class VAE(dx.Layer):
     """Independent normal numbers, the code, for each image, and independent levels of its pixels for each code."""
 
     pixels: int = dx.field(default=64)
     hidden: int = dx.field(default=128, ge=1, help="features between the pixels and the code, in both directions")
     code: int = dx.field(default=8, ge=1, help="how many numbers stand for an image")
     dropout: float = dx.field(default=0.2, ge=0, le=1, help="the share of these features that is dropped")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    encoder = dx.MLP(pixels, hidden, 2 * code, dropout_rate=dropout, rngs=rngs)
-    decoder = dx.MLP(code, hidden, LEVELS * pixels, dropout_rate=dropout, rngs=rngs)
+    encoder = dx.MLP(pixels, hidden, 2 * code, dropout_rate=dropout)
+    decoder = dx.MLP(code, hidden, LEVELS * pixels, dropout_rate=dropout)
 
     def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The mean and the logarithm of the variance of the codes of images (n, pixels), each of shape (n, code)."""
