@@ -390,6 +390,29 @@ class Later:
         self.x = 1
 """
 
+LAYERS = """
+import jax
+
+import declax as dx
+
+
+class Open(dx.Module):
+    def __init__(self, width: int, rngs: dx.Rngs | None = None) -> None:
+        self.linear = dx.Linear(width, width, rngs=rngs)
+
+
+@dx.dataclass
+class Deferred(dx.Layer):
+    drop: dx.Dropout = dx.Dropout(0.1)
+    silent: dx.Dropout = dx.Dropout(0.1, rngs=None)
+    open: Open = Open(4)
+    shared: Open = Open(4, dx.Rngs(0))  # E: declax-part | all instances would share this Open
+    both: dx.Sequential = dx.Sequential(dx.Linear(3, 4), dx.relu)
+    layers: list[dx.Linear] = [dx.Linear(3, 4), dx.Linear(4, 4)]
+    made: dx.Linear = dx.Linear(3, 4, rngs=dx.Rngs(0))  # E: declax-part | all instances would share this Linear
+    scale: dx.Param[jax.Array] = dx.variable((3,), initializer=dx.initializers.ones)
+"""
+
 WRONG_LOCAL = """
 import jax
 
@@ -416,5 +439,5 @@ class Outer:
 
 
 def test_fields(tmp_path: Path) -> None:
-    files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL}
+    files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL, "layers.py": LAYERS}
     assert_as_marked(files, check(tmp_path, files))

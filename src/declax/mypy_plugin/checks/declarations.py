@@ -8,6 +8,7 @@ from typing import Any
 from mypy.nodes import (
     GDEF,
     MDEF,
+    ArgKind,
     AssignmentStmt,
     CallExpr,
     Decorator,
@@ -23,7 +24,8 @@ from mypy.nodes import (
 )
 from mypy.plugin import FunctionContext
 from mypy.subtypes import is_subtype
-from mypy.types import AnyType, Instance, ProperType, Type, UnionType, get_proper_type
+from mypy.types import AnyType, CallableType, Instance, ProperType, Type, UnionType, get_proper_type
+from mypy.types_utils import is_overlapping_none
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.constructors import RNGS
@@ -225,6 +227,7 @@ def check_parts(cls: DeclaredClass, report: Reporter) -> None:
         specifier, value = specifier_of(statement.rvalue), statement.rvalue
         read = [node for node in walk(value) if isinstance(node, (NameExpr, MemberExpr))]
         is_made = specifier == "variable" or any(_is_expression(cls, node, expressions) for node in read)
+        is_made = is_made or any(_lacks_keys(cls, node) for node in walk(value) if isinstance(node, CallExpr))
         if specifier is not None or is_made:
             expressions.add(name)
         streams = [node for node in read if node.kind == GDEF and node.name == RNGS]
@@ -252,6 +255,20 @@ def _is_expression(cls: DeclaredClass, node: NameExpr | MemberExpr, expressions:
         owner = _owner(node)
         return owner is not None and _constant_read(cls, node, expressions) is None
     return node.kind == MDEF and (node.name in expressions or isinstance(node.node, Decorator))
+
+
+def _lacks_keys(cls: DeclaredClass, call: CallExpr) -> bool:
+    """Whether a call in a class body is deferred because it passes no `rngs` to a Pytree that takes some."""
+    target = call.callee.node if isinstance(call.callee, RefExpr) else None
+    typ = get_proper_type(cls.api.lookup_type_or_none(call.callee))
+    if not isinstance(target, TypeInfo) or not target.has_base(names.PYTREE) or not isinstance(typ, CallableType):
+        return False
+    rngs, given = typ.argument_by_name(RNGS), arguments_of(call).get(RNGS)
+    if rngs is None or not is_overlapping_none(rngs.typ):
+        return False
+    positional = sum(kind is ArgKind.ARG_POS for kind in call.arg_kinds)
+    is_given = given is not None or (rngs.pos is not None and positional > rngs.pos)
+    return not is_given or fullname_of(given) == "builtins.None"
 
 
 def _owner(node: MemberExpr) -> TypeInfo | None:
