@@ -29,14 +29,12 @@ import declax as dx
 
 # %%
 @dx.dataclass
-class Classifier(dx.Module):
+class Classifier(dx.Layer):
     hidden: int = dx.field(default=64, ge=1, le=4096, help="size of the hidden layer")
     rate: float = dx.field(default=0.1, ge=0, le=1, help="share of features that dropout removes")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.Linear(64, hidden, rngs=rngs)
-    drop = dx.Dropout(rate, rngs=rngs)
-    head = dx.Linear(hidden, 10, rngs=rngs)
+    first = dx.Linear(64, hidden)
+    drop = dx.Dropout(rate)
+    head = dx.Linear(hidden, 10)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.head(self.drop(dx.relu(self.first(x))))

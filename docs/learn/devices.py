@@ -36,10 +36,8 @@ assert jax.device_count() == 8
 
 # %%
 @dx.dataclass
-class Classifier(dx.Module):
+class Classifier(dx.Layer):
     hidden: int = dx.field(default=128)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     up: dx.Param[jax.Array] = dx.variable(
         (64, hidden), initializer=dx.initializers.lecun_normal(), sharding=("pixels", "hidden")
     )

@@ -34,16 +34,14 @@ print(x.shape, y.shape)
 
 # %%
 @dx.dataclass
-class Net(dx.Module):
+class Net(dx.Layer):
     hidden: int = dx.field(default=32)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     layers = dx.Sequential(
-        dx.Linear(1, hidden, rngs=rngs),
+        dx.Linear(1, hidden),
         dx.tanh,
-        dx.Linear(hidden, hidden, rngs=rngs),
+        dx.Linear(hidden, hidden),
         dx.tanh,
-        dx.Linear(hidden, 1, rngs=rngs),
+        dx.Linear(hidden, 1),
     )
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -42,27 +42,25 @@ for axis, image, label in zip(axes, x, y, strict=False):
 # %% [markdown]
 # ## Declare the model
 #
-# A model is a dataclass. The class body lists everything that an object has, in order:
+# A model is a dataclass that derives from `dx.Layer`. The class body lists everything that an object has, in order:
 #
 # - `hidden` and `rate` are **fields**: arguments of the constructor, and attributes of the object.
-# - `rngs` supplies random numbers for the initial parameters. It is an `InitVar`: an argument that construction uses
-#   and that is not stored. A class with layers needs this line.
 # - `first`, `drop` and `head` are **parts**. Each object makes its own, with the values of its fields.
 #
-# `_: dx.KW_ONLY` makes the fields below it keyword-only, as in any dataclass. There is no `__init__` to write. The
-# method `__call__` says what the model computes.
+# There is no `__init__` to write. The method `__call__` says what the model computes.
+#
+# The initial parameters are random numbers. `dx.Rngs(0)` draws them from the seed 0. Every `Layer` takes it as the
+# argument `rngs`, and passes it to its parts.
 
 
 # %%
 @dx.dataclass
-class Classifier(dx.Module):
+class Classifier(dx.Layer):
     hidden: int = dx.field(default=64)
     rate: float = dx.field(default=0.2)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.Linear(64, hidden, rngs=rngs)
-    drop = dx.Dropout(rate, rngs=rngs)
-    head = dx.Linear(hidden, 10, rngs=rngs)
+    first = dx.Linear(64, hidden)
+    drop = dx.Dropout(rate)
+    head = dx.Linear(hidden, 10)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.head(self.drop(dx.relu(self.first(x))))

@@ -27,19 +27,17 @@ images = (load_digits().data / 16).astype(np.float32)
 
 # %%
 @dx.dataclass
-class Generator(dx.Module):
+class Generator(dx.Layer):
     noise: int = dx.field(default=16)
     hidden: int = dx.field(default=128)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     layers = dx.Sequential(
-        dx.Linear(noise, hidden, rngs=rngs),
-        dx.BatchNorm(hidden, momentum=0.9, rngs=rngs),
+        dx.Linear(noise, hidden),
+        dx.BatchNorm(hidden, momentum=0.9),
         dx.relu,
-        dx.Linear(hidden, hidden, rngs=rngs),
-        dx.BatchNorm(hidden, momentum=0.9, rngs=rngs),
+        dx.Linear(hidden, hidden),
+        dx.BatchNorm(hidden, momentum=0.9),
         dx.relu,
-        dx.Linear(hidden, 64, rngs=rngs),
+        dx.Linear(hidden, 64),
         dx.sigmoid,
     )
 
@@ -55,13 +53,11 @@ class Generator(dx.Module):
 
 # %%
 @dx.dataclass
-class Discriminator(dx.Module):
+class Discriminator(dx.Layer):
     hidden: int = dx.field(default=128)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.SpectralNorm(dx.Linear(64, hidden, rngs=rngs), rngs=rngs)
-    second = dx.SpectralNorm(dx.Linear(hidden, hidden, rngs=rngs), rngs=rngs)
-    head = dx.Linear(hidden, 1, rngs=rngs)
+    first = dx.SpectralNorm(dx.Linear(64, hidden))
+    second = dx.SpectralNorm(dx.Linear(hidden, hidden))
+    head = dx.Linear(hidden, 1)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         x = dx.leaky_relu(self.first(6 * (images - 0.5)), 0.2)

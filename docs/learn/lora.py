@@ -27,15 +27,14 @@ import declax as dx
 
 # %%
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     width: int = dx.field()
     _: dx.KW_ONLY
     theta: float = dx.field(default=10_000.0)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    attention_norm = dx.RMSNorm(width, rngs=rngs)
-    attention = dx.MultiHeadAttention(4, width, rope=dx.RoPE(theta=theta), use_bias=False, decode=False, rngs=rngs)
-    mlp_norm = dx.RMSNorm(width, rngs=rngs)
-    mlp = dx.GatedMLP(width, 3 * width, use_bias=False, rngs=rngs)
+    attention_norm = dx.RMSNorm(width)
+    attention = dx.MultiHeadAttention(4, width, rope=dx.RoPE(theta=theta), use_bias=False, decode=False)
+    mlp_norm = dx.RMSNorm(width)
+    mlp = dx.GatedMLP(width, 3 * width, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x + self.attention(self.attention_norm(x), is_causal=True)
@@ -43,14 +42,12 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class GPT(dx.Module):
+class GPT(dx.Layer):
     width: int = dx.field(default=48)
     depth: int = dx.field(default=2)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    embed = dx.Embed(128, width, rngs=rngs)
-    blocks = dx.Stacked(Block(width, rngs=rngs), depth)
-    norm = dx.RMSNorm(width, rngs=rngs)
+    embed = dx.Embed(128, width)
+    blocks = dx.Stacked(Block(width), depth)
+    norm = dx.RMSNorm(width)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         return self.embed.attend(self.norm(self.blocks(self.embed(tokens))))

@@ -72,12 +72,11 @@ for name, array in load_file(file).items():
 
 # %%
 @dx.dataclass
-class Net(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    conv = dx.Conv(1, 4, (3, 3), rngs=rngs)
-    norm = dx.BatchNorm(4, rngs=rngs)
-    hidden = dx.repeat(2, dx.Linear(4, 4, rngs=rngs))
-    head = dx.Linear(4, 10, rngs=rngs)
+class Net(dx.Layer):
+    conv = dx.Conv(1, 4, (3, 3))
+    norm = dx.BatchNorm(4)
+    hidden = dx.repeat(2, dx.Linear(4, 4))
+    head = dx.Linear(4, 10)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         x = dx.global_avg_pool(dx.relu(self.norm(self.conv(images))))

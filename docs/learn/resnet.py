@@ -46,15 +46,13 @@ except dx.DeclaxError as error:
 
 # %%
 @dx.dataclass
-class ConvNorm(dx.Module):
+class ConvNorm(dx.Layer):
     inputs: int = dx.field()
     outputs: int = dx.field()
     size: int = dx.field(default=3)
     stride: int = dx.field(default=1)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    conv = dx.Conv(inputs, outputs, (size, size), stride, use_bias=False, rngs=rngs)
-    norm = dx.BatchNorm(outputs, momentum=0.9, rngs=rngs)
+    conv = dx.Conv(inputs, outputs, (size, size), stride, use_bias=False)
+    norm = dx.BatchNorm(outputs, momentum=0.9)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.norm(self.conv(x))
@@ -72,15 +70,13 @@ print(ConvNorm(1, 8, stride=2, rngs=dx.Rngs(0))(jnp.asarray(x[:2])).shape)
 
 # %%
 @dx.dataclass
-class Residual(dx.Module):
+class Residual(dx.Layer):
     inputs: int = dx.field()
     outputs: int = dx.field()
     stride: int = dx.field(default=1)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = ConvNorm(inputs, outputs, stride=stride, rngs=rngs)
-    second = ConvNorm(outputs, outputs, rngs=rngs)
-    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride, rngs=rngs))
+    first = ConvNorm(inputs, outputs, stride=stride)
+    second = ConvNorm(outputs, outputs)
+    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.second(dx.relu(self.first(x)))
@@ -100,24 +96,22 @@ print(Residual(8, 16, 2, rngs=dx.Rngs(0))(jnp.ones((2, 8, 8, 8))).shape)
 
 # %%
 @dx.dataclass
-class ResNet18(dx.Module):
+class ResNet18(dx.Layer):
     width: int = dx.field(default=8)
     channels: int = dx.field(default=1)
     classes: int = dx.field(default=10)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    stem = ConvNorm(channels, width, rngs=rngs)
+    stem = ConvNorm(channels, width)
     blocks = dx.Sequential(
-        Residual(width, width, rngs=rngs),
-        Residual(width, width, rngs=rngs),
-        Residual(width, 2 * width, 2, rngs=rngs),
-        Residual(2 * width, 2 * width, rngs=rngs),
-        Residual(2 * width, 4 * width, 2, rngs=rngs),
-        Residual(4 * width, 4 * width, rngs=rngs),
-        Residual(4 * width, 8 * width, 2, rngs=rngs),
-        Residual(8 * width, 8 * width, rngs=rngs),
+        Residual(width, width),
+        Residual(width, width),
+        Residual(width, 2 * width, 2),
+        Residual(2 * width, 2 * width),
+        Residual(2 * width, 4 * width, 2),
+        Residual(4 * width, 4 * width),
+        Residual(4 * width, 8 * width, 2),
+        Residual(8 * width, 8 * width),
     )
-    head = dx.Linear(8 * width, classes, rngs=rngs)
+    head = dx.Linear(8 * width, classes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         return self.head(dx.global_avg_pool(self.blocks(dx.relu(self.stem(images)))))

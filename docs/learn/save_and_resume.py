@@ -52,11 +52,10 @@ import declax as dx
 
 
 @dx.dataclass
-class Classifier(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    first = dx.Linear(64, 64, rngs=rngs)
-    drop = dx.Dropout(0.3, rngs=rngs)
-    head = dx.Linear(64, 10, rngs=rngs)
+class Classifier(dx.Layer):
+    first = dx.Linear(64, 64)
+    drop = dx.Dropout(0.3)
+    head = dx.Linear(64, 10)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.head(self.drop(dx.relu(self.first(x))))

@@ -65,12 +65,10 @@ assert jnp.allclose(outputs[:, -1], by_hand[-1], atol=1e-6)
 
 # %%
 @dx.dataclass
-class Reader(dx.Module):
+class Reader(dx.Layer):
     hidden: int = dx.field(default=48)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    lstm = dx.RNN(dx.LSTMCell(8, hidden, rngs=rngs), return_carry=True)
-    head = dx.Linear(hidden, 10, rngs=rngs)
+    lstm = dx.RNN(dx.LSTMCell(8, hidden), return_carry=True)
+    head = dx.Linear(hidden, 10)
 
     def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
         (_memory, last), _outputs = self.lstm(x, seq_lengths=lengths)

@@ -39,13 +39,11 @@ print(images.shape, test_images.shape)
 
 # %%
 @dx.dataclass
-class VAE(dx.Module):
+class VAE(dx.Layer):
     code: int = dx.field(default=6)
     hidden: int = dx.field(default=128)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    encoder = dx.MLP(64, hidden, 2 * code, rngs=rngs)
-    decoder = dx.MLP(code, hidden, 64, rngs=rngs)
+    encoder = dx.MLP(64, hidden, 2 * code)
+    decoder = dx.MLP(code, hidden, 64)
 
     def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         mean, log_variance = jnp.split(self.encoder(images), 2, axis=-1)
