@@ -226,7 +226,7 @@ def describe(value: object) -> str:
     if isinstance(value, (int, float, complex, str, bytes, bool)):
         text = repr(value)
         return f"{name} {text}" if len(text) <= 40 else f"{name} {text[:37]}..."
-    if hasattr(type(value), "_pytree__operands"):
+    if hasattr(type(value), "_pytree__call"):
         return f"the expression {value!r}, which has a value in an instance only; see dx.defer"
     if isinstance(value, type):
         return f"the type {type_name(value)}"

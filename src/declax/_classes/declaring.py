@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, get_origin
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import FIX_OF_SHARED, Part, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
-from declax._fields.call import CONTAINERS, REFERENCE, Operator, call_of, form_of, has_expression
+from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.expressions import Declaration, Expression, constants_of, referred
 from declax._fields.keys import RNGS
@@ -266,9 +266,8 @@ def _class_of(expression: Expression) -> Any:
 
 def _is_static_number(cls: Any, value: Any) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
-    form = form_of(value)
-    if form is REFERENCE or (isinstance(form, Operator) and form.is_arithmetic):
-        return all(_is_static_number(cls, v) for v in value._pytree__operands())
+    if is_arithmetic(target_of(value)):
+        return all(_is_static_number(cls, v) for v in operands_of(value))
     if isinstance(value, Declaration):
         annotation = own_annotations(cls).get(value._pytree__name or "")
         return annotation is not None and decide(annotation, AnnotationScope(cls)).is_number

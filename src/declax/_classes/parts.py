@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
-from declax._fields.call import CONTAINERS, LITERAL, REPEAT, WHEN, Call, Term, call_of, form_of, items
+from declax._fields.call import CONTAINERS, Call, Term, call_of, chosen, is_lazy, items, literal, target_of
 from declax._fields.expressions import Expression, referred
 from declax._fields.keys import OWN_RNGS, own_rngs_for
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
@@ -53,7 +53,7 @@ class Part(NamedTuple):
         sharding = () if recipe.sharding is None else (recipe.sharding,)
         options = (recipe.shape, recipe.initializer, recipe.dtype, recipe.metadata, *sharding)
         made = Expression(Call(maker, (OWN_RNGS, *options), recipe.computed))
-        return made if recipe.when is None else Expression(Call(WHEN, (recipe.when, made, None)))
+        return made if recipe.when is None else Expression(Call(chosen, (recipe.when, made, None)))
 
 
 SELF: Final = Term()
@@ -65,12 +65,12 @@ def makes_data(value: Any) -> bool:
     value = referred(value)
     if value.__class__ in CONTAINERS:
         return any(map(makes_data, items(value)))
-    call, form = call_of(value), form_of(value)
+    call, target = call_of(value), target_of(value)
     if call is not None:
         return isinstance(call.target, type) and issubclass(call.target, Pytree)
-    if form is LITERAL:
+    if target is literal:
         return makes_data(value._pytree__value)
-    return form in (WHEN, REPEAT) and any(map(makes_data, value._pytree__call.args[1:]))
+    return is_lazy(target) and any(map(makes_data, value._pytree__call.args[1:]))
 
 
 # --- shared objects -------------------------------------------------------------

@@ -29,7 +29,7 @@ class Call(Unmade, Shared):
     """What is called, and its arguments, which may be or hold terms. Compared by identity: two calls make two objects.
 
     Attributes:
-      target: a class or function, a `Form`, or a term.
+      target: a class or function, a function for an operation such as `operator.add`, or a term.
     """
 
     target: Any
@@ -38,7 +38,7 @@ class Call(Unmade, Shared):
 
     def operands(self) -> Iterator[Any]:
         """The values that the call is made of."""
-        if not isinstance(self.target, Form):
+        if notation_of(self.target) is None:
             yield self.target
         yield from self.args
         yield from self.kwargs.values()
@@ -65,16 +65,13 @@ class Call(Unmade, Shared):
 
     def evaluate(self, environment: Environment) -> Any:
         """The value of the call; see `evaluate`."""
-        target = self.target
-        if isinstance(target, Operator):
-            return target.function(*(environment.operand(evaluate(value, environment)) for value in self.args))
-        if target is WHEN:
-            flag, chosen, other = self.args
-            return evaluate(chosen if evaluate(flag, environment) else other, environment)
-        if target is REPEAT:
+        if self.target is chosen:
+            flag, item, other = self.args
+            return evaluate(item if evaluate(flag, environment) else other, environment)
+        if self.target is repeated:
             count, item = self.args
             return [evaluate(item, environment) for _ in range(evaluate(count, environment))]
-        return evaluate(self.args[0], environment) if isinstance(target, Form) else environment.call(self)
+        return environment.call(self)
 
 
 # ================================================================= terms
@@ -98,21 +95,25 @@ class Term(Unmade):
         self._pytree__owner: str | None = None
         self._pytree__specified: dataclasses.Field[Any] | None = None
 
-    def _pytree__operands(self) -> Iterator[Any]:
-        """The values that the term is made of."""
-        return iter(()) if self._pytree__call is None else self._pytree__call.operands()
+
+def target_of(value: Any) -> Any:
+    """What a term calls; None for a field and for other values."""
+    call = value._pytree__call if isinstance(value, Term) else None
+    return None if call is None else call.target
 
 
 def call_of(value: Any) -> Call | None:
     """The call of a class or function for which a term stands; None for operations and other values."""
     call = value._pytree__call if isinstance(value, Term) else None
-    return None if call is None or isinstance(call.target, Form) else call
+    return None if call is None or notation_of(call.target) is not None else call
 
 
-def form_of(value: Any) -> Form | None:
-    """The form or operator of a term; None for calls of classes and functions, and for other values."""
-    call = value._pytree__call if isinstance(value, Term) else None
-    return call.target if call is not None and isinstance(call.target, Form) else None
+def operands_of(value: Any) -> Iterable[Any]:
+    """The operands of a term, or the items of a container."""
+    if not isinstance(value, Term):
+        made: Iterable[Any] = items(value)
+        return made
+    return () if value._pytree__call is None else value._pytree__call.operands()
 
 
 def items(value: Any) -> Any:
@@ -141,84 +142,78 @@ def has_expression(value: object, depth: int = 8) -> bool:
     return False
 
 
-# ================================================================= forms and operators
+# ================================================================= operations
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """What Python writes in another way than the call of a function. `Call.evaluate` has the rule of each.
-
-    Attributes:
-      template: the source, with a place for each operand.
-      name: the function that a class body calls for it, if any.
-    """
-
-    template: str
-    name: str | None = None
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return next(name for name, form in _FORMS.items() if form is self)
-
-    @property
-    def is_bracketed(self) -> bool:
-        """Whether the source has brackets around all of it."""
-        return self.template[0] == "("
+def same(value: Any) -> Any:
+    """Another name of a value."""
+    return value
 
 
-REFERENCE: Final = Form("{}")
-"""Another name of its operand."""
-
-LITERAL: Final = Form("{}")
-"""A list, tuple or dict that holds expressions, made anew."""
-
-REPEAT: Final = Form("[{1} for _ in range({0})]", "dx.repeat")
-WHEN: Final = Form("({1} if {0} else {2})", "dx.when")
-_FORMS: Final = {"REFERENCE": REFERENCE, "LITERAL": LITERAL, "REPEAT": REPEAT, "WHEN": WHEN}
+def literal(value: Any) -> Any:
+    """A list, tuple or dict that holds expressions, made anew."""
+    return value
 
 
-class Operator(Form):
-    """A form of which a function gives the value."""
-
-    __slots__ = ("function",)
-
-    function: Callable[..., Any]
-
-    def __init__(self, template: str, function: Callable[..., Any]) -> None:
-        super().__init__(template)
-        object.__setattr__(self, "function", function)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Operator, (self.template, self.function)
-
-    @property
-    def is_equality(self) -> bool:
-        return self.template in ("({} == {})", "({} != {})")
-
-    @property
-    def is_arithmetic(self) -> bool:
-        """Whether it gives a number for numbers: it reads no attribute or item."""
-        return {".", "["}.isdisjoint(self.template)
+def repeated(count: int, item: Any) -> list[Any]:
+    """A list of results; the second operand is evaluated for each."""
+    return [item] * count
 
 
-_BINARY: Final = "add:+ sub:- mul:* truediv:/ floordiv:// mod:% pow:** matmul:@ and:& or:| xor:^ lshift:<< rshift:>>"
-_COMPARISONS: Final = "eq:== ne:!= lt:< le:<= gt:> ge:>="
-_UNARY: Final = "neg:- pos:+"
+def chosen(flag: Any, item: Any, other: Any) -> Any:
+    """One of two results; the other operand is not evaluated."""
+    return item if flag else other
 
 
-def _operators(symbols: str, template: str) -> dict[str, Operator]:
-    pairs = (entry.split(":") for entry in symbols.split())
-    return {name: Operator(template.format(symbol), getattr(operator, f"__{name}__")) for name, symbol in pairs}
+def attribute(owner: Any, name: str) -> Any:
+    """An attribute of a value."""
+    return getattr(owner, name)
 
 
-ARITHMETIC: Final = _operators(_BINARY, "({{}} {} {{}})")
-COMPARISONS: Final = _operators(_COMPARISONS, "({{}} {} {{}})")
-UNARY: Final = {**_operators(_UNARY, "({}{{}})"), "abs": Operator("abs({})", abs)}
-ITEM: Final = Operator("{}[{}]", operator.getitem)
+def item_of(owner: Any, key: Any) -> Any:
+    """An item of a value."""
+    return owner[key]
 
 
-def attribute(name: str) -> Operator:
-    """The operator that reads an attribute."""
-    return Operator("{}." + name, operator.attrgetter(name))
+def _functions(names: str) -> dict[str, Callable[..., Any]]:
+    return {name: getattr(operator, f"__{name}__") for name in names.split()}
+
+
+ARITHMETIC: Final = _functions("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift")
+COMPARISONS: Final = _functions("eq ne lt le gt ge")
+UNARY: Final = _functions("neg pos abs")
+_SYMBOLS: Final = "+ - * / // % ** @ & | ^ << >> == != < <= > >="
+_BINARY: Final = map("({{}} {} {{}})".format, _SYMBOLS.split())
+_NOTATIONS: Final[list[tuple[Callable[..., Any], str]]] = [
+    *zip({**ARITHMETIC, **COMPARISONS}.values(), _BINARY, strict=True),
+    *zip(UNARY.values(), ("(-{})", "(+{})", "abs({})"), strict=True),
+    (same, "{}"),
+    (literal, "{}"),
+    (item_of, "{}[{}]"),
+    (attribute, "{}.{}"),
+    (repeated, "[{1} for _ in range({0})]"),
+    (chosen, "({1} if {0} else {2})"),
+]
+_BY_ID: Final = {id(function): notation for function, notation in _NOTATIONS}  # other targets may have no hash
+
+
+def notation_of(target: Any) -> str | None:
+    """How Python writes an operation, with a place for each operand; None for other functions."""
+    return _BY_ID.get(id(target))
+
+
+def is_arithmetic(target: Any) -> bool:
+    """Whether a function is an operation that gives a number for numbers."""
+    return notation_of(target) is not None and not (is_lazy(target) or target in (literal, attribute, item_of))
+
+
+def is_equality(target: Any) -> bool:
+    return target is operator.eq or target is operator.ne
+
+
+def is_lazy(target: Any) -> bool:
+    """Whether a function is an operation of which not each operand is evaluated once."""
+    return target is chosen or target is repeated
 
 
 # ================================================================= evaluation
@@ -231,12 +226,8 @@ class Environment:
         """The value of a term that has a name; MISSING for another one."""
         return MISSING
 
-    def operand(self, value: Any) -> Any:
-        """The value of an operand as an operator sees it."""
-        return value
-
     def call(self, call: Call) -> Any:
-        """What the call of a class or function makes."""
+        """What a call makes."""
         args = [evaluate(value, self) for value in call.args]
         kwargs = {name: evaluate(value, self) for name, value in call.kwargs.items()}
         return evaluate(call.target, self)(*args, **kwargs)

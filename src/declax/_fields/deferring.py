@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from declax._fields.call import REPEAT, WHEN, Call, call_of, has_expression
+from declax._fields.call import Call, call_of, chosen, has_expression, repeated
 from declax._fields.expressions import Expression, defer_call, referred
 from declax._fields.refusals import refuse_partial, require_class_body
 from declax._fields.sources import class_text, term_text, text_of
@@ -78,7 +78,7 @@ def repeat(n: int, item: T, /) -> list[T]:
             why="the name of a part refers to the object that an instance has",
             fix=f"dx.repeat(depth, {term_text(part, text_of)})",
         )
-    made = Expression(Call(REPEAT, (n, item)))
+    made = Expression(Call(repeated, (n, item)))
     require_class_body(made)
     return made  # type: ignore[return-value]  # an expression stands for its value
 
@@ -107,6 +107,6 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     >>> Head(3).width, Head(3, is_small=False).width
     (3, 12)
     """
-    made = Expression(Call(WHEN, (flag, item, other)))
+    made = Expression(Call(chosen, (flag, item, other)))
     require_class_body(made)
     return made

@@ -7,6 +7,7 @@ Pytree classes with one among their arguments are deferred. The constructor eval
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -15,20 +16,20 @@ from declax._fields.call import (
     ARITHMETIC,
     COMPARISONS,
     CONTAINERS,
-    ITEM,
-    LITERAL,
-    REFERENCE,
-    REPEAT,
     UNARY,
-    WHEN,
     Call,
-    Operator,
     Term,
     attribute,
     call_of,
-    form_of,
     has_expression,
-    items,
+    is_equality,
+    is_lazy,
+    item_of,
+    literal,
+    operands_of,
+    repeated,
+    same,
+    target_of,
 )
 from declax._fields.keys import RNGS, rngs_parameter
 from declax._fields.refusals import (
@@ -70,10 +71,10 @@ class Expression(Term):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
         if is_library(sys._getframe(1)):
             refuse(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
-        return _operation(attribute(name), self)
+        return _operation(attribute, self, name)
 
     def __getitem__(self, key: object) -> Expression:
-        return _operation(ITEM, self, _deferred_slices(key))
+        return _operation(item_of, self, _deferred_slices(key))
 
     def __call__(self, /, *args: object, **kwargs: object) -> Expression:
         return defer_call(self, args, kwargs)
@@ -83,12 +84,12 @@ class Expression(Term):
     __array_ufunc__ = None  # numpy leaves arithmetic to the expression, and refuses its other functions
 
     def __bool__(self) -> bool:
-        call, form = self._pytree__call, form_of(self)
-        if call is not None and isinstance(form, Operator) and form.is_equality:
+        call = self._pytree__call
+        if call is not None and is_equality(call.target):
             is_outside = class_body() is None and not any(value.__class__ in _CONSTANTS for value in call.args)
             if is_outside or compares_by_identity(sys._getframe(1)):
                 # Caches of JAX, signatures and others compare what they hold.
-                return (call.args[0] is call.args[1]) is ("==" in form.template)
+                return (call.args[0] is call.args[1]) is (call.target is operator.eq)
         return refuse(self, "a truth test (if, not, and, or, in, max, min)", _TRUTH_TEST)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
@@ -134,33 +135,33 @@ def layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # in place of a l
 _CONSTANTS: Final = frozenset({int, float, bool, str, bytes})
 
 
-def _operation(operator: Operator, *operands: object) -> Expression:
-    made = Expression(Call(operator, operands))
+def _operation(function: Callable[..., Any], *operands: object) -> Expression:
+    made = Expression(Call(function, operands))
     is_declared = any(isinstance(value, Expression) and value._pytree__name is not None for value in operands)
-    if is_declared and not operator.is_equality:
-        require_class_body(made, MissingAttributeError if operator.template.startswith("{}.") else ExpressionError)
+    if is_declared and not is_equality(function):
+        require_class_body(made, MissingAttributeError if function is attribute else ExpressionError)
     return made
 
 
-def _binary(operator: Operator) -> Callable[[Any, object], Expression]:
-    return lambda self, other: _operation(operator, self, other)
+def _binary(function: Callable[..., Any]) -> Callable[[Any, object], Expression]:
+    return lambda self, other: _operation(function, self, other)
 
 
-def _reflected(operator: Operator) -> Callable[[Any, object], Expression]:
-    return lambda self, other: _operation(operator, other, self)
+def _reflected(function: Callable[..., Any]) -> Callable[[Any, object], Expression]:
+    return lambda self, other: _operation(function, other, self)
 
 
-def _unary(operator: Operator) -> Callable[[Any], Expression]:
-    return lambda self: _operation(operator, self)
+def _unary(function: Callable[..., Any]) -> Callable[[Any], Expression]:
+    return lambda self: _operation(function, self)
 
 
 def _add_operators() -> None:
-    for name, operator in {**ARITHMETIC, **COMPARISONS}.items():
-        setattr(Expression, f"__{name}__", _binary(operator))
-    for name, operator in ARITHMETIC.items():
-        setattr(Expression, f"__r{name}__", _reflected(operator))
-    for name, operator in UNARY.items():
-        setattr(Expression, f"__{name}__", _unary(operator))
+    for name, function in {**ARITHMETIC, **COMPARISONS}.items():
+        setattr(Expression, f"__{name}__", _binary(function))
+    for name, function in ARITHMETIC.items():
+        setattr(Expression, f"__r{name}__", _reflected(function))
+    for name, function in UNARY.items():
+        setattr(Expression, f"__{name}__", _unary(function))
 
 
 _add_operators()
@@ -186,11 +187,11 @@ class Reference(Expression):
     __slots__ = ()
 
     def __init__(self, target: object) -> None:
-        super().__init__(Call(REFERENCE, (target,)))
+        super().__init__(Call(same, (target,)))
 
     @property
     def _pytree__target(self) -> Any:
-        return next(self._pytree__operands())
+        return next(iter(operands_of(self)))
 
 
 def referred(value: Any) -> Any:
@@ -206,11 +207,11 @@ class Literal(Expression):
     __slots__ = ()
 
     def __init__(self, value: Any) -> None:
-        super().__init__(Call(LITERAL, (value,)))
+        super().__init__(Call(literal, (value,)))
 
     @property
     def _pytree__value(self) -> Any:
-        return next(self._pytree__operands())
+        return next(iter(operands_of(self)))
 
 
 # ================================================================= finding expressions
@@ -218,16 +219,11 @@ class Literal(Expression):
 
 def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
     """The declarations in an expression, and the expressions in it whose identity is known."""
-    stack = list(value._pytree__operands())
-    while stack:
-        operand = stack.pop()
-        if isinstance(operand, Expression):
-            if id(operand) in known or isinstance(operand, Declaration):
-                yield operand
-            else:
-                stack.extend(operand._pytree__operands())
-        elif operand.__class__ in CONTAINERS:
-            stack.extend(items(operand))
+    for operand in operands_of(value):
+        if isinstance(operand, Declaration) or (isinstance(operand, Expression) and id(operand) in known):
+            yield operand
+        elif isinstance(operand, Expression) or operand.__class__ in CONTAINERS:
+            yield from leaves_of(operand, known)
 
 
 def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expression, tuple[int, ...]]]:
@@ -239,14 +235,14 @@ def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expressi
     opened = set[int]()
     while waiting:
         parent, around = waiting.pop()
-        is_forked = form_of(parent) in (WHEN, REPEAT)
-        for number, operand in enumerate(_operands(parent)):
+        is_forked = is_lazy(target_of(parent))
+        for number, operand in enumerate(operands_of(parent)):
             inside = (*around, id(parent), number) if is_forked and number else around
             if operand.__class__ in CONTAINERS:
                 waiting.append((operand, inside))
             if not isinstance(operand, Expression) or id(operand) in known:
                 continue
-            is_call = call_of(operand) is not None or form_of(operand) is REPEAT
+            is_call = call_of(operand) is not None or target_of(operand) is repeated
             if is_call:
                 yield operand, inside
             if not is_call or id(operand) not in opened:
@@ -256,19 +252,11 @@ def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expressi
 
 def constants_of(value: Any) -> Iterator[Any]:
     """The values in an expression that are not expressions or containers."""
-    for operand in _operands(value):
-        if isinstance(operand, Expression):
-            if operand._pytree__name is None:  # a named expression is a separate part
-                yield from constants_of(operand)
-        elif operand.__class__ in CONTAINERS and has_expression(operand):
-            yield from constants_of(operand)
-        else:
+    for operand in operands_of(value):
+        if not has_expression(operand):
             yield operand
-
-
-def _operands(value: Any) -> Any:
-    """The operands of an expression, or the items of a container."""
-    return value._pytree__operands() if isinstance(value, Expression) else items(value)
+        elif getattr(operand, "_pytree__name", None) is None:  # a named expression is a separate part
+            yield from constants_of(operand)
 
 
 def is_constant(value: Any) -> bool:
@@ -278,9 +266,9 @@ def is_constant(value: Any) -> bool:
         parameter = rngs_parameter(call.target)
         is_lacking = parameter is not None and parameter.is_required and RNGS not in call.kwargs
         return not is_lacking and all(map(is_constant, call.operands()))
-    if isinstance(value, Expression) and form_of(value) not in (LITERAL, REFERENCE):
+    if isinstance(value, Expression) and not isinstance(value, Literal | Reference):
         return False
-    return not has_expression(value) or all(map(is_constant, _operands(value)))
+    return not has_expression(value) or all(map(is_constant, operands_of(value)))
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:

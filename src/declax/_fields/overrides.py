@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax._fields.call import CONTAINERS, REPEAT, WHEN, Call, call_of, entries, form_of, has_expression, rebuilt
+from declax._fields.call import CONTAINERS, Call, call_of, chosen, entries, has_expression, rebuilt, repeated, target_of
 from declax._fields.expressions import Expression, Literal, Reference
 from declax._fields.sources import declared_text
 from declax.errors import ConstructionError, type_name
@@ -110,10 +110,9 @@ def _call_in(expression: Any) -> Call | None:
     call = call_of(expression)
     if call is not None:
         return None if isinstance(call.target, Expression) else call
-    form = form_of(expression)
-    if form is REPEAT:
+    if target_of(expression) is repeated:
         return _call_in(expression._pytree__call.args[1])
-    if form is WHEN:
+    if target_of(expression) is chosen:
         found = [call for branch in expression._pytree__call.args[1:] if (call := _call_of_branch(branch)) is not None]
         return found[0] if len(found) == 1 else None
     return None
@@ -126,11 +125,11 @@ def _call_of_branch(branch: Any) -> Call | None:
 
 def _over(part: DeclaredPart, expression: Any, arguments: Mapping[str, Any]) -> Any:
     """An expression whose call has other arguments."""
-    call, form = expression._pytree__call, form_of(expression)
-    if form is REPEAT:
+    call = expression._pytree__call
+    if call.target is repeated:
         count, item = call.args
-        return Expression(Call(REPEAT, (count, _over(part, item, arguments))))
-    if form is WHEN:
+        return Expression(Call(repeated, (count, _over(part, item, arguments))))
+    if call.target is chosen:
         flag, *pair = call.args
         refused = Expression(Call(_refuse, (part, flag, tuple(arguments))))
         branches = (
@@ -139,7 +138,7 @@ def _over(part: DeclaredPart, expression: Any, arguments: Mapping[str, Any]) -> 
             else (refused if arguments else branch)
             for branch in pair
         )
-        return Expression(Call(WHEN, (flag, *branches)))
+        return Expression(Call(chosen, (flag, *branches)))
     return Expression(call.with_arguments({n: _opened(v, part.given.get(n)) for n, v in arguments.items()}))
 
 

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from declax._fields.call import CONTAINERS, Term, has_expression, items
+from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
 from declax._fields.sources import argument_text, bare, text_of
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
@@ -20,7 +20,7 @@ def refuse(term: Term, operation: str, fix: str) -> NoReturn:
     """
     require_class_body(term)
     text = argument_text(term, text_of)
-    field = next((operand for operand in term._pytree__operands() if isinstance(operand, Term)), term)
+    field = next((operand for operand in operands_of(term) if isinstance(operand, Term)), term)
     raise ExpressionError(
         in_class_body(text),
         f"a field has no value until an instance is created, and {operation} needs one",

@@ -9,7 +9,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import NoneType
 from typing import Any
 
-from declax._fields.call import CONTAINERS, LITERAL, Call, Form, Term, call_of, form_of, has_expression
+from declax._fields.call import (
+    CONTAINERS,
+    Call,
+    Term,
+    attribute,
+    call_of,
+    has_expression,
+    is_lazy,
+    literal,
+    notation_of,
+    repeated,
+    target_of,
+)
 from declax._fields.keys import OWN_RNGS, RNGS, omits_rngs, own_rngs_for, with_rngs
 from declax.errors import type_name
 
@@ -63,8 +75,7 @@ def bare(value: Term, write: Write = text_of) -> str:
 
 def argument_text(value: Any, write: Write) -> str:
     text = write(value)
-    form = form_of(value)
-    is_bracketed = form is not None and form.is_bracketed and text.startswith("(")  # a name has no brackets
+    is_bracketed = (notation_of(target_of(value)) or "").startswith("(") and text.startswith("(")  # it has no name
     return text[1:-1] if is_bracketed else text
 
 
@@ -93,14 +104,17 @@ def term_text(term: Term, write: Write) -> str:
     call = term._pytree__call
     if call is None:
         return term._pytree__name or "field()"
-    form = call.target
-    if form is LITERAL:
-        return container_text(call.args[0], write)
-    if not isinstance(form, Form):
+    notation = notation_of(call.target)
+    if notation is None:
         return _code(call, write) if isinstance(write, SourceWriter) else _declaration(call, write)
-    if form.name is None or isinstance(write, SourceWriter):
-        return form.template.format(*(operand_text(value, write) for value in call.args))
-    return call_text(form.name, [argument_text(value, write) for value in call.args], {})
+    if call.target is literal:
+        return container_text(call.args[0], write)
+    if call.target is attribute:
+        return notation.format(operand_text(call.args[0], write), call.args[1])
+    if is_lazy(call.target) and not isinstance(write, SourceWriter):
+        name = "dx.repeat" if call.target is repeated else "dx.when"
+        return call_text(name, [argument_text(value, write) for value in call.args], {})
+    return notation.format(*(operand_text(value, write) for value in call.args))
 
 
 def _declaration(call: Call, write: Write) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.call import Call, Environment, Term, evaluate
+from declax._fields.call import Call, Environment, Term, attribute, evaluate, notation_of
 from declax._fields.expressions import Declaration
 from declax._fields.overrides import DeclaredPart, expression_of, with_parts
 from declax._typing import MISSING
@@ -48,24 +48,15 @@ class ClassBodyScope(Environment):
         default = term._pytree__field.default if isinstance(term, Declaration) else dataclasses.MISSING
         return MISSING if default is dataclasses.MISSING else default
 
-    def operand(self, value: Any) -> Any:
-        return _Attributes(value) if isinstance(value, SpecData) else value
-
     def call(self, call: Call) -> Any:
+        if call.target is attribute:
+            owner = evaluate(call.args[0], self)
+            if isinstance(owner, SpecData):
+                return ClassBodyScope(owner).value(owner.full_arguments[call.args[1]])
         made = dataclasses.replace(call, target=evaluate(call.target, self))
-        if getattr(made.target, "__module__", None) in _PLAIN:
+        if notation_of(made.target) is not None or getattr(made.target, "__module__", None) in _PLAIN:
             return super().call(made)
         return SpecData.of_values(made.target, {n: self.value(v) for n, v in made.arguments().items() if n != RNGS})
-
-
-class _Attributes:
-    """The arguments of a spec, read as attributes of the described object."""
-
-    def __init__(self, spec: SpecData) -> None:
-        self._spec = spec
-
-    def __getattr__(self, name: str) -> Any:
-        return ClassBodyScope(self._spec).value(self._spec.full_arguments[name])
 
 
 def _overridden(value: Any) -> Any:
