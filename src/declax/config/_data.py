@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
+from declax._fields.call import Call
 from declax._fields.expressions import Expression
 from declax._fields.interning import Shared
 from declax._fields.overrides import DeclaredPart, override_of
@@ -103,17 +104,16 @@ class Ref:
 
 
 class SpecData(Shared):
-    """The data of a `Spec`: comparison, hash and conversion of arguments, without building or printing.
+    """A call whose arguments are frozen and compared by value: the data of a `Spec`, without building or printing.
 
     Attributes:
       has_refs: whether it contains Refs.
       parameters: those of the target.
     """
 
-    __slots__ = ("_arguments", "_depth", "_hash", "_keys", "_target", "has_refs", "parameters")
+    __slots__ = ("_call", "_depth", "_hash", "_keys", "has_refs", "parameters")
 
-    _target: Target
-    _arguments: dict[str, Any]
+    _call: Call  # of the arguments that differ from their defaults, by name
     _keys: tuple[tuple[str, Hashable], ...]
     _depth: int
     _hash: int | None
@@ -132,13 +132,13 @@ class SpecData(Shared):
         return made
 
     @classmethod
-    def _call(cls, target: Target) -> CallReader | None:
+    def _reader(cls, target: Target) -> CallReader | None:
         """The reader of the arguments of a target; None if nothing converts them."""
         return None
 
     def _set(self, target: Target, arguments: Mapping[str, object], *, is_read: bool) -> None:
         parameters = parameters_of(target)
-        call = self._call(target)
+        call = self._reader(target)
         _check_names(parameters, arguments)
         kept: dict[str, Any] = {}
         keys = []
@@ -161,9 +161,8 @@ class SpecData(Shared):
                 kept[name] = value
                 keys.append((name, key))
         put = object.__setattr__
-        put(self, "_target", target)
+        put(self, "_call", Call(target, (), kept))
         put(self, "parameters", parameters)
-        put(self, "_arguments", kept)
         put(self, "_keys", tuple(keys))
         put(self, "_depth", freezing.depth + 1)
         put(self, "_hash", None)
@@ -171,37 +170,38 @@ class SpecData(Shared):
 
     @property
     def target(self) -> Target:
-        return self._target
+        target: Target = self._call.target
+        return target
 
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that differ from their defaults, by name, in the order of the parameters."""
-        return MappingProxyType(self._arguments)
+        return MappingProxyType(self._call.kwargs)
 
     @property
     def full_arguments(self) -> Mapping[str, Any]:
         """All arguments, with defaults; omits defaults that a spec cannot hold, such as arrays."""
         full: dict[str, Any] = {}
-        reader_of = self.reader_of
+        given, reader_of = self._call.kwargs, self.reader_of
         for parameter in self.parameters:
-            if parameter.name in self._arguments:
-                full[parameter.name] = self._arguments[parameter.name]
+            if parameter.name in given:
+                full[parameter.name] = given[parameter.name]
             elif not parameter.is_required:
                 default = frozen_default(parameter, reader_of(parameter.name))
                 if default is not MISSING:
                     full[parameter.name] = default
-        full.update((name, value) for name, value in self._arguments.items() if name not in full)
+        full.update((name, value) for name, value in given.items() if name not in full)
         return MappingProxyType(full)
 
     @property
     def reader_of(self) -> Callable[[str], Reader | None]:
         """A function from the name of an argument to its reader, or None."""
-        call = self._call(self._target)
+        call = self._reader(self.target)
         return (lambda name: None) if call is None else call.reader_of
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
-            f"Spec of {target_name(self._target)}",
+            f"Spec of {target_name(self.target)}",
             f"a spec is immutable; {name!r} was set",
             fix=f"spec = spec.replace({name}=...)",
         )
@@ -216,15 +216,15 @@ class SpecData(Shared):
             return NotImplemented
         if self._hash is not None and other._hash is not None and self._hash != other._hash:
             return False
-        return bool(self._target == other._target) and self._keys == other._keys
+        return bool(self.target == other.target) and self._keys == other._keys
 
     def __hash__(self) -> int:
         if self._hash is None:
-            object.__setattr__(self, "_hash", hash((self._target, self._keys)))
+            object.__setattr__(self, "_hash", hash((self.target, self._keys)))
         return self._hash  # type: ignore[return-value]  # set just now
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (portable(self._target), portable(self._arguments))
+        return type(self), (portable(self.target), portable(self._call.kwargs))
 
 
 SpecData.public = SpecData

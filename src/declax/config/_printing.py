@@ -9,7 +9,7 @@ import math
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +21,7 @@ from declax._classes.pytree import Pytree
 from declax._fields.annotations import annotation_text
 from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
-from declax._fields.sources import declared_text
+from declax._fields.sources import call_text, container_text, declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._building import positions
 from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
@@ -34,19 +34,6 @@ from declax.initializers import NamedInitializer
 
 NameOf: TypeAlias = Callable[[Any, Path], str]
 """The text for a class or function at a path of a spec."""
-
-
-def _call(name: str, args: Iterable[str], named: Mapping[str, str]) -> str:
-    return f"{name}({', '.join([*args, *(f'{key}={code}' for key, code in named.items())])})"
-
-
-def _container(value: Any, items: Mapping[Any, str]) -> str:
-    if isinstance(value, FrozenDict):
-        return f"{{{', '.join(f'{key!r}: {code}' for key, code in items.items())}}}"
-    inside = ", ".join(items.values())
-    if isinstance(value, FrozenList):
-        return f"[{inside}]"
-    return f"({inside},)" if len(items) == 1 else f"({inside})"
 
 
 def _bare_name(value: Any, path: Path) -> str:
@@ -64,8 +51,10 @@ def value_text(value: Any, path: Path = (), name: NameOf = _bare_name) -> str:
     if isinstance(value, SpecData):
         return _spec_text(value, path, name)
     if type(value) in (tuple, FrozenList, FrozenDict):
-        items = value.items() if isinstance(value, FrozenDict) else enumerate(value)
-        return _container(value, {key: value_text(item, (*path, key), name) for key, item in items})
+        if isinstance(value, FrozenDict):
+            return container_text({repr(k): value_text(item, (*path, k), name) for k, item in value.items()}, str)
+        texts = [value_text(item, (*path, index), name) for index, item in enumerate(value)]
+        return container_text(tuple(texts) if type(value) is tuple else texts, str)
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     if is_dtype(value):
@@ -78,14 +67,16 @@ def value_text(value: Any, path: Path = (), name: NameOf = _bare_name) -> str:
         return f"frozenset({sorted(value, key=repr)!r})"
     if isinstance(value, functools.partial):
         args = [value_text(v, path, name) for v in (value.func, *value.args)]
-        return _call("functools.partial", args, {key: value_text(v, path, name) for key, v in value.keywords.items()})
+        return call_text(
+            "functools.partial", args, {key: value_text(v, path, name) for key, v in value.keywords.items()}
+        )
     if isinstance(value, _WITH_REPR):
         return repr(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        return _call(name(type(value), path), (), {key: value_text(v, path, name) for key, v in fields.items()})
+        return call_text(name(type(value), path), (), {key: value_text(v, path, name) for key, v in fields.items()})
     if isinstance(value, tuple):  # a named tuple
-        return _call(name(type(value), path), [value_text(v, path, name) for v in value], {})
+        return call_text(name(type(value), path), [value_text(v, path, name) for v in value], {})
     return name(value, path)
 
 
@@ -95,7 +86,7 @@ def _spec_text(spec: SpecData, path: Path, name: NameOf) -> str:
         return value_text(FrozenDict(spec.arguments), path, name)
     args, named = positions(spec.parameters, spec.arguments)
     items = [name(spec.target, path), *(value_text(v, (*path, i), name) for i, v in enumerate(args))]
-    return _call("spec", items, {key: value_text(v, (*path, key), name) for key, v in named.items()})
+    return call_text("spec", items, {key: value_text(v, (*path, key), name) for key, v in named.items()})
 
 
 def _dtype_text(value: Any) -> str:
@@ -113,7 +104,7 @@ def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
     plain = {name: scope.value(value) for name, value in spec.arguments.items()}
     found = {**{name: scope.read(name) for name in scope.parts}, **plain}
     shown = {name: value for name, value in plain.items() if not _parts_in(value)}
-    head = _call(target_name(spec.target), (), {n: value_text(v) for n, v in shown.items()})
+    head = call_text(target_name(spec.target), (), {n: value_text(v) for n, v in shown.items()})
     lines = [f"{indent}{label}{head}"]
     for name, value in found.items():
         recipe = recipe_of(value._pytree__field) if isinstance(value, Declaration) else None

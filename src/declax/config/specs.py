@@ -52,13 +52,14 @@ class Spec(SpecData, Generic[M_co]):
     __slots__ = ()
 
     @classmethod
-    def _call(cls, target: Target) -> CallReader:
+    def _reader(cls, target: Target) -> CallReader:
         return catalog_for(()).call(target)
 
     @property
     def target(self) -> Callable[..., M_co]:
         """The class or function."""
-        return self._target
+        made: Callable[..., M_co] = self._call.target
+        return made
 
     def __getitem__(self, path: str) -> Any:
         """The value or default at a path; lists and dicts are frozen.
@@ -223,7 +224,7 @@ def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
     """
     parameters = parameters_of(plain_target(target))
     given = bind(parameters, args, kwargs)
-    reader_of = Spec._call(parameters.target).reader_of
+    reader_of = Spec._reader(parameters.target).reader_of
     return Spec(target, {name: moved_in(value, reader_of(name), (name,)) for name, value in given.items()})
 
 

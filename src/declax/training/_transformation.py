@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Protocol, TypeGuard
 
 from declax import errors
 from declax._fields.interning import Shared
@@ -29,8 +29,13 @@ class Transformation(Protocol):
         ...
 
 
-Description: TypeAlias = Any
-"""A Spec: hashable, compared by value, picklable, buildable."""
+class Description(Hashable, Protocol):
+    """The call of a transformation, compared by value: a Spec."""
+
+    def build(self) -> Any:
+        """Makes the transformation."""
+        ...
+
 
 _DESCRIPTIONS: Final[weakref.WeakKeyDictionary[Any, tuple[weakref.ref[Any], Description]]] = weakref.WeakKeyDictionary()
 """By the `update` of a transformation, or the transformation: its `init`, and its Spec."""
