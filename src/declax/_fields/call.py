@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from declax._fields.interning import Shared
@@ -36,12 +36,10 @@ class Call(Unmade, Shared):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def operands(self) -> Iterator[Any]:
+    def operands(self) -> tuple[Any, ...]:
         """The values that the call is made of."""
-        if notation_of(self.target) is None:
-            yield self.target
-        yield from self.args
-        yield from self.kwargs.values()
+        target = () if id(self.target) in OPERATIONS else (self.target,)
+        return (*target, *self.args, *self.kwargs.values())
 
     def _bound(self) -> tuple[inspect.BoundArguments, str]:
         """The arguments by name, and the name of ``**kwargs``."""
@@ -105,7 +103,7 @@ def target_of(value: Any) -> Any:
 def call_of(value: Any) -> Call | None:
     """The call of a class or function for which a term stands; None for operations and other values."""
     call = value._pytree__call if isinstance(value, Term) else None
-    return None if call is None or notation_of(call.target) is not None else call
+    return None if call is None or id(call.target) in OPERATIONS else call
 
 
 def operands_of(value: Any) -> Iterable[Any]:
@@ -194,17 +192,13 @@ _NOTATIONS: Final[list[tuple[Callable[..., Any], str]]] = [
     (repeated, "[{1} for _ in range({0})]"),
     (chosen, "({1} if {0} else {2})"),
 ]
-_BY_ID: Final = {id(function): notation for function, notation in _NOTATIONS}  # other targets may have no hash
-
-
-def notation_of(target: Any) -> str | None:
-    """How Python writes an operation, with a place for each operand; None for other functions."""
-    return _BY_ID.get(id(target))
+OPERATIONS: Final = {id(function): notation for function, notation in _NOTATIONS}
+"""How Python writes each operation, with a place for each operand; by identity, since targets may have no hash."""
 
 
 def is_arithmetic(target: Any) -> bool:
     """Whether a function is an operation that gives a number for numbers."""
-    return notation_of(target) is not None and not (is_lazy(target) or target in (literal, attribute, item_of))
+    return id(target) in OPERATIONS and not (is_lazy(target) or target in (literal, attribute, item_of))
 
 
 def is_equality(target: Any) -> bool:

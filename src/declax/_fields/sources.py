@@ -11,6 +11,7 @@ from typing import Any
 
 from declax._fields.call import (
     CONTAINERS,
+    OPERATIONS,
     Call,
     Term,
     attribute,
@@ -18,7 +19,6 @@ from declax._fields.call import (
     has_expression,
     is_lazy,
     literal,
-    notation_of,
     repeated,
     target_of,
 )
@@ -75,7 +75,7 @@ def bare(value: Term, write: Write = text_of) -> str:
 
 def argument_text(value: Any, write: Write) -> str:
     text = write(value)
-    is_bracketed = (notation_of(target_of(value)) or "").startswith("(") and text.startswith("(")  # it has no name
+    is_bracketed = text.startswith("(") and OPERATIONS.get(id(target_of(value)), "").startswith("(")  # it has no name
     return text[1:-1] if is_bracketed else text
 
 
@@ -104,7 +104,7 @@ def term_text(term: Term, write: Write) -> str:
     call = term._pytree__call
     if call is None:
         return term._pytree__name or "field()"
-    notation = notation_of(call.target)
+    notation = OPERATIONS.get(id(call.target))
     if notation is None:
         return _code(call, write) if isinstance(write, SourceWriter) else _declaration(call, write)
     if call.target is literal:

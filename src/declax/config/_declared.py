@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.call import Call, Environment, Term, attribute, evaluate, notation_of
+from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate
 from declax._fields.expressions import Declaration
 from declax._fields.overrides import DeclaredPart, expression_of, with_parts
 from declax._typing import MISSING
@@ -54,7 +54,7 @@ class ClassBodyScope(Environment):
             if isinstance(owner, SpecData):
                 return ClassBodyScope(owner).value(owner.full_arguments[call.args[1]])
         made = dataclasses.replace(call, target=evaluate(call.target, self))
-        if notation_of(made.target) is not None or getattr(made.target, "__module__", None) in _PLAIN:
+        if id(made.target) in OPERATIONS or getattr(made.target, "__module__", None) in _PLAIN:
             return super().call(made)
         return SpecData.of_values(made.target, {n: self.value(v) for n, v in made.arguments().items() if n != RNGS})
 
