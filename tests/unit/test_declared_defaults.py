@@ -137,7 +137,7 @@ def test_a_specifier_with_a_derived_default():
     assert "up=" not in repr(model)
     assert Noted(4, 3, rngs=dx.Rngs(0)).up.kernel.shape == (4, 3)
     assert dx.replace(model, dim=6, rngs=dx.Rngs(0)).up.kernel.shape == (6, 3)
-    assert Noted._pytree__specs["hidden"].notes["help"] == "the width"
+    assert Noted._pytree__info.specs["hidden"].notes["help"] == "the width"
     given = Noted(4, up=dx.Linear(4, 2, use_bias=False, rngs=dx.Rngs(0)), rngs=dx.Rngs(0))
     assert given.out.bias is None
 

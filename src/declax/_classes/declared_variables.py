@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, variable_class
 from declax._fields.class_body import layer_line
+from declax._fields.class_info import info_of
 from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.kinds import Param
@@ -36,7 +37,7 @@ class VariableMaker:
 
     def _prepare(self) -> None:
         """Reads the spec of the field, which is known when all names of its annotation are."""
-        spec = self._cls._pytree__specs[self._name]
+        spec = info_of(self._cls).specs[self._name]
         self._marks = {name: False for name in ("trainable", "weight_decay") if not spec.notes.get(name, True)}
         self._kind = _kind_of(self._where, spec.annotation, AnnotationScope(self._cls))
 

@@ -27,6 +27,7 @@ from declax._classes.records import record_of
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
+from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.sources import text_of
@@ -106,7 +107,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     _check_fields(cls)
     install(cls, declared)
     prepare(cls)
-    statuses = {spec.status for spec in cls._pytree__specs.values()}
+    statuses = {spec.status for spec in cls._pytree__info.specs.values()}
     if not has_own_hash and cls.__dict__.get("__hash__") and statuses != {Status.STATIC}:
         cls.__hash__ = _hash  # type: ignore[method-assign]  # that of the standard hashes data, which `_equals` compares by value
     return cls
@@ -193,7 +194,7 @@ def _check_defaults(cls: type) -> None:
         if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
             continue
         shared = is_shared(default)
-        is_data_default = is_data(default) and not getattr(default, "_pytree__is_frozen", False)
+        is_data_default = is_data(default) and not info_of(default).is_frozen
         if shared or is_data_default or default.__class__.__hash__ is None:
             text = "jnp.array(...)" if isinstance(default, jax.Array) else text_of(default)
             made = text if len(text) < 60 else "..."
@@ -280,7 +281,7 @@ def _equals(self: Any, other: Any) -> Any:
 
 def _hash(self: Any) -> int:
     """A hash of the class and of the fields that hold no data; equal objects have equal hashes."""
-    specs = type(self)._pytree__specs
+    specs = self._pytree__info.specs
     names = [f.name for f in dataclasses.fields(self) if (f.compare if f.hash is None else f.hash)]
     values = [getattr(self, name) for name in names if specs[name].status is not Status.DATA]
     return hash((type(self), *(value for value in values if not has_data(value))))

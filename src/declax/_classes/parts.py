@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
 from declax._fields.call import CONTAINERS, Call, Term, call_of, chosen, is_lazy, items, literal, target_of
+from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression, referred
 from declax._fields.keys import OWN_RNGS, own_rngs_for
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
@@ -88,4 +89,4 @@ def is_shared(value: object) -> bool:
     if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, list, tuple, dict)):
         return False
     objects = (item for item in data_within(value) if isinstance(item, (Pytree, Variable)))
-    return not all(getattr(item, "_pytree__is_frozen", False) for item in objects)
+    return not all(info_of(item).is_frozen for item in objects)

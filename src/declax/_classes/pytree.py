@@ -26,6 +26,7 @@ from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, o
 from declax._fields.call import CONTAINERS as LITERALS
 from declax._fields.call import has_expression
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
+from declax._fields.class_info import NOT_PREPARED, ClassInfo, own_info
 from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
@@ -82,7 +83,8 @@ class PytreeMeta(_ProtocolMeta):
             and is_without_rngs(cls, args, ())
         ):
             return defer_call(cls, args, kwargs)
-        if "_pytree__specs" not in cls.__dict__ or not cls._pytree__is_complete:  # type: ignore[attr-defined]  # set on Pytree
+        info = cls._pytree__info  # type: ignore[attr-defined]  # set on Pytree
+        if info.cls is not cls or not info.is_complete:
             prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
         trace_token = _jax.trace_state.value
         try:
@@ -165,16 +167,6 @@ def _construct_in_trace(cls: Any, trace_token: object, args: tuple[Any, ...], kw
     return self
 
 
-class _ThisProcess:
-    """True in this process, and False in a class that was pickled by value (cloudpickle), which is prepared anew."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return bool, ()
-
-
-_HERE = _ThisProcess()
-
-
 class Pytree(metaclass=PytreeMeta):
     """Base of all objects whose attributes JAX sees as a tree.
 
@@ -199,15 +191,11 @@ class Pytree(metaclass=PytreeMeta):
     """
 
     _pytree__is_pytree: ClassVar[bool] = True
-    _pytree__is_complete: ClassVar[bool | _ThisProcess] = False
-    _pytree__is_registered: ClassVar[bool | _ThisProcess] = False
-    _pytree__is_frozen: ClassVar[bool] = False
+    _pytree__info: ClassVar[ClassInfo] = NOT_PREPARED
+    _pytree__layout: ClassVar[Layout]  # of instances that have none in their `__dict__`
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
-    _pytree__specs: ClassVar[dict[str, FieldSpec]]
-    _pytree__variables: ClassVar[frozenset[str]]
-    _pytree__layout: ClassVar[Layout]
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
     _pytree__install: ClassVar[Callable[[type], None] | None] = None
     _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
@@ -219,7 +207,6 @@ class Pytree(metaclass=PytreeMeta):
         super().__init_subclass__(**kwargs)
         if pytree is not None:
             cls._pytree__is_pytree = pytree
-        cls._pytree__is_complete = False
         collect(cls, own_annotations(cls))
         epoch.advance()  # reloading a module may give its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
@@ -280,7 +267,7 @@ class Pytree(metaclass=PytreeMeta):
         """Checks a new instance, and gives it its own layout if it deviates."""
         attributes: dict[Any, Any] = self.__dict__
         layout: Layout = attributes.get(LAYOUT_KEY) or self._pytree__layout
-        if self._pytree__is_frozen or not fits(self, layout):
+        if self._pytree__info.is_frozen or not fits(self, layout):
             fit_layout(self)
             layout = layout_of(self)
         if self._pytree__is_pytree:
@@ -296,7 +283,7 @@ class Pytree(metaclass=PytreeMeta):
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
         cls = type(self)
-        if not cls.__dict__.get("_pytree__is_complete"):
+        if not own_info(cls).is_complete:
             prepare(cls)
         attributes = self.__dict__
         attributes.update(state)
@@ -390,7 +377,7 @@ def fits(node: Any, layout: Layout) -> bool:
 def writes_by_itself(node: Pytree) -> bool:
     """Whether the ``__setattr__`` of an instance, which is not that of Pytree, may not report changes."""
     cls = type(node)
-    if cls._pytree__is_frozen:
+    if cls._pytree__info.is_frozen:
         return False
     owner = next(base for base in cls.__mro__ if "__setattr__" in base.__dict__)
     return not owner.__module__.startswith("declax.")
@@ -432,21 +419,20 @@ def prepare(cls: type[Pytree]) -> None:
             if BODY_KEY in base.__dict__ and (name := take_marks(base)) is not None:
                 raise _not_decorated(base, name)
         specs, is_complete = read_specs(cls)
-        is_first = not cls.__dict__.get("_pytree__is_registered")
+        is_first = not own_info(cls).is_registered
         declared = dataclasses.is_dataclass(cls)
         if declared:
             make_fields_portable(cls)
             _ensure_members_are_made(cls, specs)
-        cls._pytree__is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
-        cls._pytree__variables = frozenset(n for n, spec in specs.items() if declared and _is_variable(spec))
+        variables = frozenset(n for n, spec in specs.items() if declared and _is_variable(spec))
+        is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
+        cls._pytree__info = info = ClassInfo(cls, specs, variables, is_frozen)
         if is_first:
             cls._pytree__layout = _first_layout(cls, specs)
             if cls._pytree__is_pytree and cls not in _registered:
                 _register(cls)
                 _registered.add(cls)
-        cls._pytree__specs = specs
-        cls._pytree__is_registered = _HERE
-        cls._pytree__is_complete = _HERE if is_complete or not is_first else False
+        info.is_registered, info.is_complete = True, is_complete or not is_first
 
 
 def _is_variable(spec: FieldSpec) -> bool:
@@ -512,7 +498,7 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 def refresh_layout(node: Any) -> Layout:
     """As `fit_layout`, for an instance that was changed past ``__setattr__``; returns its layout."""
     cls = type(node)
-    if "_pytree__specs" not in cls.__dict__:
+    if own_info(cls) is NOT_PREPARED:
         prepare(cls)
     before = layout_of(node)
     if before.cls is not cls:  # the instance was given another class
@@ -535,7 +521,7 @@ def fit_layout(self: Pytree) -> None:
     for name in [n for n in own.statuses if n not in attributes]:
         own = own.without(name)
     for name, value in tuple(attributes.items()):
-        if name in INTERNAL_KEYS or (name in own.statuses and not self._pytree__is_frozen):
+        if name in INTERNAL_KEYS or (name in own.statuses and not self._pytree__info.is_frozen):
             continue
         if own.statuses.get(name) is Status.DATA and value.__class__ is not Tagged:
             continue

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from declax._classes.pytree import Pytree, layout_of, prepare
+from declax._fields.class_info import own_info
 from declax._tree.layout import Layout
 from declax.errors import FieldError, describe
 
@@ -32,7 +33,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     cls: Any = target if isinstance(target, type) else type(target)
     if not (issubclass(cls, Pytree) and cls._pytree__is_pytree):
         raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))
-    if not cls.__dict__.get("_pytree__is_complete"):
+    if not own_info(cls).is_complete:
         prepare(cls)
     maker = cls._pytree__maker
     sources = [maker.source] if maker is not None and maker.source else []

@@ -11,6 +11,7 @@ from typing import Any, Final
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.call import Environment, evaluate
 from declax._fields.class_body import BODY_KEY, BodyNames
+from declax._fields.class_info import own_info
 from declax._fields.expressions import Declaration, is_constant
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
 from declax.errors import MissingRngsError
@@ -91,10 +92,9 @@ def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
 
 def _inherited_spec(base: type, name: str, field: dataclasses.Field[Any] | None) -> FieldSpec | None:
     """The spec of a field that a base has read, whose names were all found."""
-    attributes = base.__dict__
-    is_read = attributes.get("_pytree__is_complete") and attributes.get("__dataclass_fields__", {}).get(name) is field
-    spec: FieldSpec | None = attributes["_pytree__specs"].get(name) if is_read and field is not None else None
-    return spec
+    info = own_info(base)
+    is_read = info.is_complete and base.__dict__.get("__dataclass_fields__", {}).get(name) is field
+    return info.specs.get(name) if is_read and field is not None else None
 
 
 def _is_marked(annotation: object, scope: AnnotationScope) -> bool:

@@ -259,7 +259,7 @@ def check_may_change(module: Pytree, name: str) -> None:
     """Checks that an attribute of a module may be set in place, now."""
     if vars(module).get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(module, name)
-    if module._pytree__is_frozen:
+    if module._pytree__info.is_frozen:
         raise GraphError(
             f"{type_name(type(module))}.{name}",
             "the class is frozen, so the attribute cannot be set",

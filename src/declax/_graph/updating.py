@@ -327,7 +327,7 @@ def place_of(above: Any, path: Path, depth: int | None = None) -> tuple[Any, Any
     node = holder if isinstance(holder, Pytree) else node
     if node is not None and node.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
         raise wrong_trace(node, path[-1])
-    is_fixed |= holder._pytree__is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
+    is_fixed |= holder._pytree__info.is_frozen if isinstance(holder, Pytree) else not hasattr(holder, "__setitem__")
     if is_fixed:
         problem = f"this leaf sits in {with_article(type_name(type(holder)))}, which cannot be changed in place"
         raise GraphError(format_path(path), problem, fix="dx.List([...]), or a plain list")

@@ -45,7 +45,7 @@ def with_attributes(
     chosen = _chosen(made, only, "with_attributes")
     where = type_name(type(node))
     for module, name, value in attribute_changes(chosen, attributes, where, must_exist=raise_if_not_found, only=only):
-        if module._pytree__is_frozen:  # for its users, not for who makes it
+        if module._pytree__info.is_frozen:  # for its users, not for who makes it
             Pytree.__setattr__(module, name, value)
         else:
             setattr(module, name, value)

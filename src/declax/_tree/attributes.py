@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from declax._fields.call import Unmade
+from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
 from declax._fields.snapshots import attributes_of
 from declax._fields.specifiers import FieldSpec, Status, Tagged
@@ -109,7 +110,7 @@ def _explicit_status(self: Any, name: Name, tag: Tagged[Any], is_checked: bool) 
 
 
 def _first_status(self: Any, name: Name, value: object) -> Status:
-    spec: FieldSpec | None = type(self)._pytree__specs.get(name) if isinstance(name, str) else None
+    spec: FieldSpec | None = info_of(type(self)).specs.get(name) if isinstance(name, str) else None
     if spec is not None:
         if spec.status is not None:
             return spec.status if spec.status is Status.DATA else static_status(value)

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from declax import _jax
+from declax._fields.class_info import info_of
 from declax._fields.expressions import Declaration
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import freeze, thaw
@@ -107,7 +108,7 @@ class Layout(Shared):
     def _make(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool) -> Layout:
         layout = object.__new__(Layout)
         layout.cls, layout.statuses, layout.length, layout.is_closed = owner, statuses, length, is_closed
-        layout.variables = getattr(owner, "_pytree__variables", frozenset())
+        layout.variables = info_of(owner).variables
         layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
         layout._recent = None

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from declax._classes.pytree import Pytree
+from declax._fields.class_info import info_of
 from declax._graph.nodes import walk_nodes
 from declax._graph.updating import ValueMismatch
 from declax._module.module import Module
@@ -215,7 +216,7 @@ def moves_of(item: Item) -> dict[str, str]:
     """
     moves: dict[str, str] = {}
     for path, node in nodes_of(item):
-        specs = getattr(type(node), "_pytree__specs", {})
+        specs = info_of(type(node)).specs
         for name, spec in specs.items():
             old = spec.notes.get("renamed_from")
             if old is not None and old not in specs:

@@ -17,6 +17,7 @@ import numpy as np
 import typing_extensions
 
 from declax._fields.annotations import AnnotationScope, own_annotations
+from declax._fields.class_info import info_of
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
@@ -167,7 +168,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
     """A function that converts a parameter of the signature to a `Parameter`."""
     is_declared = isinstance(target, type) and dataclasses.is_dataclass(target)
     fields = target.__dataclass_fields__ if is_declared and _has_generated_init(target) else {}
-    specs: Mapping[str, FieldSpec] = getattr(target, "_pytree__specs", {}) if fields else {}
+    specs: Mapping[str, FieldSpec] = info_of(target).specs if fields else {}
 
     def read(given: inspect.Parameter) -> Parameter:
         field, spec = fields.get(given.name), specs.get(given.name)
