@@ -83,83 +83,6 @@ def install(cls: Any, names: Sequence[str]) -> None:
             expression._pytree__owner = type_name(cls)
 
 
-def wrap_post_init(cls: Any) -> None:
-    """Lets ``__post_init__`` make the parts of an instance first.
-
-    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
-    """
-    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
-
-    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        if type(self)._pytree__entry is not __post_init__:  # a subclass calls it by super()
-            _run_post_init(cls, original, self, init_vars, named)
-            return
-        made = type(self)
-        made._pytree__maker(self, init_vars)
-        taken = made.__dict__.get(POST_INIT_KEY, MISSING)
-        if taken is MISSING:
-            taken = _read_post_init(made)
-        if taken is not None:
-            if taken is not ALL:
-                known = dict(zip(made._pytree__maker.init_vars, init_vars, strict=True))
-                init_vars, named = (), {name: known[name] for name in taken}
-            _run_post_init(cls, original, self, init_vars, named)
-        record: Record | None = self.__dict__.get(RECORD_KEY)
-        if record is not None and record.parts:
-            self.__dict__[RECORD_KEY] = record.seal(self.__dict__)
-
-    if original is not None:
-        __post_init__.__wrapped__ = original  # type: ignore[attr-defined]  # whose signature is checked
-    setattr(__post_init__, MAKES_MEMBERS, True)
-    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
-    __post_init__.__module__ = cls.__module__
-    cls.__post_init__ = cls._pytree__entry = __post_init__
-    cls._pytree__install = staticmethod(wrap_post_init)
-
-
-def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """Calls the ``__post_init__`` that a class defines, or else the inherited one."""
-    run = original.__get__(self) if original is not None else getattr(super(cls, self), "__post_init__", None)
-    if run is not None:
-        run(*init_vars, **named)
-
-
-def _read_post_init(cls: Any) -> tuple[str, ...] | EllipsisType | None:
-    """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
-    taken = None
-    defined = _defined_post_init(cls)
-    if defined is not None:
-        taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
-    setattr(cls, POST_INIT_KEY, taken)
-    return taken
-
-
-def _defined_post_init(cls: type) -> Callable[..., None] | None:
-    """The nearest ``__post_init__`` that somebody wrote."""
-    for base in cls.__mro__:
-        found: Any = base.__dict__.get("__post_init__")
-        found = getattr(found, "__wrapped__", None) if hasattr(found, MAKES_MEMBERS) else found
-        if found is not None:
-            return found  # type: ignore[no-any-return]  # an attribute of a class
-    return None
-
-
-def _names_taken(cls: Any, post_init: Callable[..., None]) -> tuple[str, ...]:
-    parameters = list(inspect.signature(post_init).parameters.values())[1:]
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    init_vars = cls._pytree__maker.init_vars
-    for parameter in named:
-        if parameter.default is parameter.empty and parameter.name not in init_vars:
-            raise FieldError(
-                f"{type_name(cls)}.__post_init__",
-                f"the parameter {parameter.name!r} is no InitVar of the class",
-                why="in a Layer, __post_init__ gets the InitVars by the names of its parameters",
-                expected=", ".join(init_vars),
-                fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
-            )
-    return tuple(p.name for p in named if p.name in init_vars)
-
-
 LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
 
 
@@ -265,6 +188,10 @@ class Maker:
         """Whether the constructor has something to do."""
         return bool(self._make or self._checks or self.init_vars or self._defaults) or self._has_policy
 
+    def wrap_post_init(self, cls: Any) -> None:
+        """Lets the ``__post_init__`` of a subclass without the decorator make the parts first."""
+        wrap_post_init(cls)
+
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""
         fields = self._cls.__dataclass_fields__
@@ -352,3 +279,82 @@ def _is_standard_replace() -> bool:
     while frame.f_code is not PytreeMeta._construct.__code__ and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "dataclasses"
+
+
+# --- `__post_init__` ---------------------------------------------------------------
+
+
+def wrap_post_init(cls: Any) -> None:
+    """Lets ``__post_init__`` make the parts of an instance first.
+
+    Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
+    """
+    original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
+        if type(self)._pytree__entry is not __post_init__:  # a subclass calls it by super()
+            _run_post_init(cls, original, self, init_vars, named)
+            return
+        made = type(self)
+        made._pytree__maker(self, init_vars)
+        taken = made.__dict__.get(POST_INIT_KEY, MISSING)
+        if taken is MISSING:
+            taken = _read_post_init(made)
+        if taken is not None:
+            if taken is not ALL:
+                known = dict(zip(made._pytree__maker.init_vars, init_vars, strict=True))
+                init_vars, named = (), {name: known[name] for name in taken}
+            _run_post_init(cls, original, self, init_vars, named)
+        record: Record | None = self.__dict__.get(RECORD_KEY)
+        if record is not None and record.parts:
+            self.__dict__[RECORD_KEY] = record.seal(self.__dict__)
+
+    if original is not None:
+        __post_init__.__wrapped__ = original  # type: ignore[attr-defined]  # whose signature is checked
+    setattr(__post_init__, MAKES_MEMBERS, True)
+    __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
+    __post_init__.__module__ = cls.__module__
+    cls.__post_init__ = cls._pytree__entry = __post_init__
+
+
+def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Calls the ``__post_init__`` that a class defines, or else the inherited one."""
+    run = original.__get__(self) if original is not None else getattr(super(cls, self), "__post_init__", None)
+    if run is not None:
+        run(*init_vars, **named)
+
+
+def _read_post_init(cls: Any) -> tuple[str, ...] | EllipsisType | None:
+    """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
+    taken = None
+    defined = _defined_post_init(cls)
+    if defined is not None:
+        taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
+    setattr(cls, POST_INIT_KEY, taken)
+    return taken
+
+
+def _defined_post_init(cls: type) -> Callable[..., None] | None:
+    """The nearest ``__post_init__`` that somebody wrote."""
+    for base in cls.__mro__:
+        found: Any = base.__dict__.get("__post_init__")
+        found = getattr(found, "__wrapped__", None) if hasattr(found, MAKES_MEMBERS) else found
+        if found is not None:
+            return found  # type: ignore[no-any-return]  # an attribute of a class
+    return None
+
+
+def _names_taken(cls: Any, post_init: Callable[..., None]) -> tuple[str, ...]:
+    parameters = list(inspect.signature(post_init).parameters.values())[1:]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    init_vars = cls._pytree__maker.init_vars
+    for parameter in named:
+        if parameter.default is parameter.empty and parameter.name not in init_vars:
+            raise FieldError(
+                f"{type_name(cls)}.__post_init__",
+                f"the parameter {parameter.name!r} is no InitVar of the class",
+                why="in a Layer, __post_init__ gets the InitVars by the names of its parameters",
+                expected=", ".join(init_vars),
+                fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
+            )
+    return tuple(p.name for p in named if p.name in init_vars)

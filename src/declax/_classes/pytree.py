@@ -197,7 +197,6 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
-    _pytree__install: ClassVar[Callable[[type], None] | None] = None
     _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
     _pytree__maker: ClassVar[Any] = None
     _pytree__entry: ClassVar[Callable[..., None] | None] = None
@@ -467,10 +466,10 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
         raise _not_decorated(cls, unmade)
     if not (declared or cls._pytree__implies_rngs) or "_pytree__maker" in cls.__dict__:
         return
-    if cls._pytree__install is None or "__dataclass_fields__" in cls.__dict__:
+    if cls._pytree__maker is None or "__dataclass_fields__" in cls.__dict__:
         raise _not_decorated(cls, next(iter(declared), RNGS))
     if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
-        cls._pytree__install(cls)
+        cls._pytree__maker.wrap_post_init(cls)
 
 
 def _not_decorated(cls: type, name: str) -> FieldError:
