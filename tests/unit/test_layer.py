@@ -554,3 +554,26 @@ def test_a_class_without_a_body():
         )
     )
     assert made(3).dim == 3
+
+
+def test_eight_threads_make_the_first_instances_of_a_class():
+    @dx.dataclass
+    class Shared(dx.Layer):
+        dim: int = dx.field()
+        parts = dx.repeat(20, dx.Dropout(0.1))
+        drop: dx.Dropout = dx.Dropout(0.1)
+        both = [drop, dx.Dropout(0.2)]
+
+    barrier, made = threading.Barrier(8), []
+
+    def work():
+        barrier.wait()
+        made.append(Shared(3))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 8
+    assert all(model.both[0] is model.drop for model in made)

@@ -148,7 +148,6 @@ class Maker:
     """Checks the arguments of a constructor, and makes the parts of an instance.
 
     Attributes:
-      source: the function that makes the parts, as text.
       recorded: the names of the arguments that a `Record` keeps.
       internal: the parts that the caller cannot supply.
       init_vars: the names of the InitVars, in the order of the constructor.
@@ -181,7 +180,11 @@ class Maker:
         self._make = PartsFunction(cls, known, parts, self.init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.draws = any(map(part_draws_keys, parts))
-        self.source = "" if self._make is None else self._make.source
+
+    @property
+    def source(self) -> str:
+        """The function that makes the parts, as text."""
+        return "" if self._make is None else self._make.source
 
     @property
     def is_needed(self) -> bool:

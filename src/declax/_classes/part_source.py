@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
@@ -26,10 +27,8 @@ from declax.errors import DeclaxError, FieldError, MissingRngsError, type_name
 class PartsFunction:
     """Makes the parts of an instance, in the order of the class body.
 
+    The class body is checked at once. The function is written at the first construction: few imported classes are used.
     `known` are the expressions of the class by name, the nearest first; some checks of arguments are of parts.
-
-    Attributes:
-      source: the function as text.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class PartsFunction:
         self._checks = checks
         self._part_checks: dict[str, PartCheck] = {}
         self._implies_rngs: bool = cls._pytree__implies_rngs
-        self._names = self._names_of()
+        self._names: dict[int, str] = {}
         self._lines: list[Part | None] = [None]
-        self._seen: dict[int, Part] = {}
-        self._generate()
+        self._shared = set[int]()  # calls without a name that stand more than once in a part, by identity
+        self._check()
 
     def explain(self, error: Exception, instance: Any, init_vars: Sequence[object]) -> None:
         """Gives an error of the function a note that names the part; raises the error of missing keys with its path."""
@@ -86,32 +85,57 @@ class PartsFunction:
 
     # ------------------------------------------------------------- source
 
-    def _generate(self) -> None:
+    def _in_order(self, write: Callable[[Any], str]) -> Iterator[Part]:
+        """The parts in the order in which they are made, while `_names` has the names that each may read."""
+        self._names.clear()
+        self._names.update(self._names_of())
+        for part in self._parts:
+            overridden = self._take_names(part, write)
+            yield part
+            self._names.update(overridden)
+            self._name_items(part.name, self._known[part.name])
+
+    def _check(self) -> None:
+        """Refuses what the function could not make."""
+        later = {part.name for part in self._parts}
+        seen: dict[int, Part] = {}
+        for part in self._in_order(text_of):
+            self._check_reads(part, later)
+            self._check_calls(part, seen)
+            later.discard(part.name)
+
+    @functools.cached_property
+    def _written(self) -> tuple[str, Mapping[str, Any]]:
+        """The source, and the constants in it."""
+        with _writing:
+            return self.__dict__.get("_written") or self._write()
+
+    def _write(self) -> tuple[str, Mapping[str, Any]]:
+        self._lines = [None]
         arguments = ["self", *map(_local, self._init_vars)]
         writer = SourceWriter(self._names, {"make_parts", RNGS, *arguments}, implies_rngs=self._implies_rngs)
         writer.constants["put"] = object.__setattr__
+        writer.shared.update(dict.fromkeys(self._shared, ""))
         lines = [f"def make_parts({', '.join(arguments)}):"]
-        waiting = {part.name for part in self._parts}
-        for part in self._parts:
-            overridden = self._take_names(part, writer)
-            self._check_reads(part, waiting)
-            self._check_calls(part, writer)
+        for part in self._in_order(writer):
             statement = self._statement(part, writer)
             lines += statement
             self._lines += [part] * len(statement)
-            waiting.discard(part.name)
-            self._names.update(overridden)
-            self._name_items(part.name, self._known[part.name])
-        self.source = "\n".join(lines)
-        self._constants = writer.constants
+        return "\n".join(lines), writer.constants
+
+    @property
+    def source(self) -> str:
+        """The function as text."""
+        return self._written[0]
 
     @functools.cached_property
     def function(self) -> Callable[..., None]:
-        """The function of the source. The first construction compiles it, since few imported classes are used."""
-        (function,) = compile_functions(f"{type_name(self._cls)} parts", [self.source], self._constants)
+        """The function of the source."""
+        source, constants = self._written
+        (function,) = compile_functions(f"{type_name(self._cls)} parts", [source], constants)
         return function
 
-    def _take_names(self, part: Part, writer: SourceWriter) -> dict[int, str]:
+    def _take_names(self, part: Part, write: Callable[[Any], str]) -> dict[int, str]:
         """Removes and returns the names of the expressions that a part overrides, which it evaluates in its place."""
         old = f"self.{part.name}"
         overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
@@ -119,11 +143,20 @@ class PartsFunction:
         for expression in overridden:
             del self._names[id(expression)]
             if isinstance(expression, Declaration) and expression._pytree__field.default is not dataclasses.MISSING:
-                self._names[id(expression)] = writer(expression._pytree__field.default)
+                self._names[id(expression)] = write(expression._pytree__field.default)
         return {id(expression): old for expression in overridden}
 
-    def _check_calls(self, part: Part, writer: SourceWriter) -> None:
-        """Checks the calls of a part, and finds those without a name that it has more than once; each is made once."""
+    def _check_calls(self, part: Part, seen: dict[int, Part]) -> None:
+        """Checks the calls of a part, and finds those without a name that it has more than once; each is made once.
+
+        `seen` has the calls of the parts before it.
+        """
+        if isinstance(part.recipe, SubmoduleRecipe) and part.recipe.takes_rngs and self._rngs == "None":
+            raise FieldError(
+                f"{type_name(self._cls)}.{part.name}",
+                "this method takes rngs, and the class has none",
+                fix=f"{layer_line(self._cls)}\ndef {part.name}(self): ...        # or a method that draws no keys",
+            )
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
         calls = list(calls_of(self._made[part.name], self._names))
@@ -131,7 +164,7 @@ class PartsFunction:
             if made is not None and not self._implies_rngs and _lacks_rngs(made):
                 raise self._without_rngs(part, made)
         for call, around in calls:
-            if found.setdefault(id(call), around) != around or self._seen.setdefault(id(call), part) is not part:
+            if found.setdefault(id(call), around) != around or seen.setdefault(id(call), part) is not part:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"the call {text_of(call)} has no name, and is one object at places that are not made together",
@@ -139,7 +172,7 @@ class PartsFunction:
                     fix=f"shared = {text_of(call)}        # then use `shared`",
                 )
             if id(call) in found_once:
-                writer.shared.setdefault(id(call), "")
+                self._shared.add(id(call))
             found_once.add(id(call))
 
     def _statement(self, part: Part, writer: SourceWriter) -> list[str]:
@@ -166,12 +199,6 @@ class PartsFunction:
     def _source(self, part: Part, writer: SourceWriter) -> str:
         made = self._made[part.name]
         if isinstance(part.recipe, SubmoduleRecipe):
-            if part.recipe.takes_rngs and self._rngs == "None":
-                raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
-                    "this method takes rngs, and the class has none",
-                    fix=f"{layer_line(self._cls)}\ndef {part.name}(self): ...        # or a method that draws no keys",
-                )
             later = itertools.dropwhile(lambda other: other is not part, self._parts)
             if any(other.is_argument for other in later):
                 made = Expression(Call(_require_made, (f"{type_name(self._cls)}.{part.name}", made)))
@@ -279,6 +306,9 @@ class PartsFunction:
         if isinstance(part.recipe, VariableRecipe):
             return f"dx.variable({writer(part.recipe.shape)}, initializer={writer(part.recipe.initializer)})"
         return f"the method {part.name}(self{f', {self._rngs}' if part.recipe.takes_rngs else ''})"
+
+
+_writing = threading.RLock()
 
 
 def _local(name: str) -> str:
