@@ -267,8 +267,8 @@ class PlainDefault:
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         if instance is None:
             frame = sys._getframe(1)
-            if is_class_body(frame):
-                frame.f_locals.note(self)  # type: ignore[attr-defined]  # a `ClassBody`
+            if is_class_body(frame) and isinstance(frame.f_locals, ClassBody):  # not in a comprehension
+                frame.f_locals.note(self)
         return self.value
 
 

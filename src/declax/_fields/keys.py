@@ -44,18 +44,20 @@ class OpenBodies(threading.local):
             if self.codes.pop() is code:
                 return
 
+    def runs(self, frame: FrameType) -> bool:
+        """Whether a frame runs one of the bodies."""
+        return any(frame.f_code is code for code in self.codes)
+
     def contain(self, frame: FrameType | None) -> bool:
         """Whether a frame is a class body, or was called by one directly.
 
         Helpers and comprehensions of a body belong to it. What runs within a construction, the import of a module, a
         function of declax or the body of another class does not.
         """
-        codes = self.codes
         while frame is not None:
-            code = frame.f_code
-            if any(code is other for other in codes):
+            if self.runs(frame):
                 return True
-            is_function = code.co_flags & inspect.CO_OPTIMIZED
+            is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
             if not is_function or str(frame.f_globals.get("__name__")).startswith("declax."):
                 return False
             frame = frame.f_back

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
+from declax._fields.keys import OPEN_BODIES
 from declax._fields.sources import argument_text, bare, text_of
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
@@ -38,6 +39,8 @@ def class_body() -> FrameType | None:
 
 def is_class_body(frame: FrameType) -> bool:
     """Whether a frame runs the class body of a Pytree, or a text that a debugger evaluates there."""
+    if OPEN_BODIES.runs(frame):
+        return True
     # The locals of functions are left alone: they would be copied.
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED and hasattr(type(frame.f_locals), "_pytree__is_class_body")
 
