@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
-from declax._classes.parts import FIX_OF_SHARED, Part, is_shared, makes_data, recipe_of
+from declax._classes.parts import FIX_OF_SHARED, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
-from declax._fields.expressions import Declaration, Expression, constants_of, referred
+from declax._fields.expressions import Declaration, Expression, referred
 from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial
 from declax._fields.sources import bare, term_text, text_of
@@ -46,7 +46,6 @@ def declare(cls: Any) -> list[str]:
     added: dict[str, Any] = {}
     annotations = own_annotations(cls)
     for name, expression in body.bound.items():
-        _check_constants(cls, name, expression)
         _check_options(cls, name, expression)
         if isinstance(expression, Declaration) and expression._pytree__name == name:
             recipe = recipe_of(expression._pytree__field)
@@ -94,22 +93,6 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 got=describe(value),
                 why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
                 "takes globals of the same names",
-                fix=FIX_OF_SHARED,
-            )
-
-
-def _check_constants(cls: type, name: str, expression: Expression) -> None:
-    """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
-    recipe = recipe_of(expression._pytree__field) if isinstance(expression, Declaration) else None
-    part = Part(name, expression, recipe or PartRecipe(expression), is_argument=False)
-    for value in constants_of(part.made_by(cls)):
-        refuse_partial(value, f"{type_name(cls)}.{name}")
-        if recipe is None and is_shared(value):
-            raise FieldError(
-                f"{type_name(cls)}.{name}",
-                "all instances would share an object in this part",
-                got=describe(value),
-                why="only a call with a field among its arguments is made anew by each instance",
                 fix=FIX_OF_SHARED,
             )
 

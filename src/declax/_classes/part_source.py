@@ -12,16 +12,17 @@ from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
 from declax._classes.overriding import OWN_KEY
-from declax._classes.parts import SELF, Part, makes_data
+from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
-from declax._fields.expressions import Declaration, Expression, Literal, calls_of, items_of, leaves_of
+from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
 from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, rngs_parameter
+from declax._fields.refusals import refuse_partial
 from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, term_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
-from declax.errors import DeclaxError, FieldError, MissingRngsError, type_name
+from declax.errors import DeclaxError, FieldError, MissingRngsError, describe, type_name
 
 
 class PartsFunction:
@@ -100,8 +101,10 @@ class PartsFunction:
         later = {part.name for part in self._parts}
         seen: dict[int, Part] = {}
         for part in self._in_order(text_of):
-            self._check_reads(part, later)
-            self._check_calls(part, seen)
+            contents = contents_of(self._made[part.name], self._names)
+            self._check_constants(part, contents)
+            self._check_reads(part, contents, later)
+            self._check_calls(part, contents, seen)
             later.discard(part.name)
 
     @functools.cached_property
@@ -146,7 +149,21 @@ class PartsFunction:
                 self._names[id(expression)] = write(expression._pytree__field.default)
         return {id(expression): old for expression in overridden}
 
-    def _check_calls(self, part: Part, seen: dict[int, Part]) -> None:
+    def _check_constants(self, part: Part, contents: Contents) -> None:
+        """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
+        is_declared = isinstance(part.recipe, PartRecipe) and part.expression._pytree__name is not None  # no override
+        for value in contents.constants:
+            refuse_partial(value, f"{type_name(self._cls)}.{part.name}")
+            if is_declared and is_shared(value):
+                raise FieldError(
+                    f"{type_name(self._cls)}.{part.name}",
+                    "all instances would share an object in this part",
+                    got=describe(value),
+                    why="only a call with a field among its arguments is made anew by each instance",
+                    fix=FIX_OF_SHARED,
+                )
+
+    def _check_calls(self, part: Part, contents: Contents, seen: dict[int, Part]) -> None:
         """Checks the calls of a part, and finds those without a name that it has more than once; each is made once.
 
         `seen` has the calls of the parts before it.
@@ -159,11 +176,10 @@ class PartsFunction:
             )
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
-        calls = list(calls_of(self._made[part.name], self._names))
-        for made in map(call_of, (self._made[part.name], *(call for call, _ in calls))):
+        for made in map(call_of, (self._made[part.name], *(call for call, _ in contents.calls))):
             if made is not None and not self._implies_rngs and _lacks_rngs(made):
                 raise self._without_rngs(part, made)
-        for call, around in calls:
+        for call, around in contents.calls:
             if found.setdefault(id(call), around) != around or seen.setdefault(id(call), part) is not part:
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
@@ -211,8 +227,8 @@ class PartsFunction:
             return RNGS
         return f"self.{RNGS}" if RNGS in self._cls.__dataclass_fields__ else "None"
 
-    def _check_reads(self, part: Part, later: set[str]) -> None:
-        for leaf in leaves_of(self._made[part.name], self._names):
+    def _check_reads(self, part: Part, contents: Contents, later: set[str]) -> None:
+        for leaf in contents.leaves:
             name = self._names.get(id(leaf), "").removeprefix("self.")
             if name in later and name != part.name:
                 is_overriding = len(self._known[part.name]) > 1

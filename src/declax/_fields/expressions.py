@@ -10,7 +10,7 @@ import dataclasses
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from declax._fields.call import (
     ARITHMETIC,
@@ -217,20 +217,24 @@ class Literal(Expression):
 # ================================================================= finding expressions
 
 
-def leaves_of(value: Any, known: Mapping[int, object]) -> Iterator[Expression]:
-    """The declarations in an expression, and the expressions in it whose identity is known."""
-    for operand in operands_of(value):
-        if isinstance(operand, Declaration) or (isinstance(operand, Expression) and id(operand) in known):
-            yield operand
-        elif isinstance(operand, Expression) or operand.__class__ in CONTAINERS:
-            yield from leaves_of(operand, known)
+class Contents(NamedTuple):
+    """What an expression is made of.
 
-
-def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expression, tuple[int, ...]]]:
-    """The calls and lists in an expression that have no name, at each place where they stand.
-
-    Each comes with the branches and lists around it, in which it is evaluated or not, or several times.
+    Attributes:
+      leaves: declarations, and expressions that have a name.
+      calls: calls and lists without a name, at each place where they stand; with the branches and lists around it, in
+        which it is evaluated or not, or several times.
+      constants: values that are not expressions, and hold none.
     """
+
+    leaves: list[Expression]
+    calls: list[tuple[Expression, tuple[int, ...]]]
+    constants: list[Any]
+
+
+def contents_of(value: Expression, known: Mapping[int, object]) -> Contents:
+    """What an expression is made of; those whose identity is known have a name."""
+    found = Contents([], [], [])
     waiting: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
     opened = set[int]()
     while waiting:
@@ -238,25 +242,20 @@ def calls_of(value: Any, known: Mapping[int, object]) -> Iterator[tuple[Expressi
         is_forked = is_lazy(target_of(parent))
         for number, operand in enumerate(operands_of(parent)):
             inside = (*around, id(parent), number) if is_forked and number else around
-            if operand.__class__ in CONTAINERS:
+            if not has_expression(operand):
+                found.constants.append(operand)
+            elif operand.__class__ in CONTAINERS:
                 waiting.append((operand, inside))
-            if not isinstance(operand, Expression) or id(operand) in known:
-                continue
-            is_call = call_of(operand) is not None or target_of(operand) is repeated
-            if is_call:
-                yield operand, inside
-            if not is_call or id(operand) not in opened:
-                waiting.append((operand, inside))
-            opened.add(id(operand))
-
-
-def constants_of(value: Any) -> Iterator[Any]:
-    """The values in an expression that are not expressions or containers."""
-    for operand in operands_of(value):
-        if not has_expression(operand):
-            yield operand
-        elif getattr(operand, "_pytree__name", None) is None:  # a named expression is a separate part
-            yield from constants_of(operand)
+            elif id(operand) in known or isinstance(operand, Declaration):
+                found.leaves.append(operand)
+            else:
+                is_call = call_of(operand) is not None or target_of(operand) is repeated
+                if is_call:
+                    found.calls.append((operand, inside))
+                if not is_call or id(operand) not in opened:
+                    waiting.append((operand, inside))
+                opened.add(id(operand))
+    return found
 
 
 def is_constant(value: Any) -> bool:
