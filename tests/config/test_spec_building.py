@@ -55,6 +55,24 @@ def test_missing_rngs_say_where():
         dx.spec(Gate, 4).build()
 
 
+def test_missing_rngs_of_a_layer_name_the_part_that_draws():
+    @dx.dataclass
+    class Deep(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, dim)
+
+    @dx.dataclass
+    class Silent(dx.Layer):
+        dim: int = dx.field()
+        drop = dx.Dropout(0.1, rngs=None)
+
+    with pytest.raises(ConfigError, match="Deep takes rngs, but none were passed") as caught:
+        dx.spec(dx.Sequential, dx.spec(Deep, 4)).build()
+    assert (caught.value.where, caught.value.fix) == ("Sequential.layers.0", "spec.build(rngs=dx.Rngs(0))")
+    assert "Deep.up.kernel draws random keys" in str(caught.value)
+    assert dx.spec(Silent, 4).build().drop.rngs is None
+
+
 def test_equal_specs_are_two_parts_and_a_ref_is_the_same():
     gate = dx.spec(Gate, 4)
     model = dx.spec(dx.Sequential, gate, gate, dx.Ref("/layers/0")).build(rngs=dx.Rngs(0))

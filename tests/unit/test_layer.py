@@ -303,6 +303,18 @@ def test_a_body_that_reads_rngs():
             up = dx.Linear(2, 2, rngs=rngs)  # noqa: F821  # what is being refused
 
 
+def test_a_body_that_reads_rngs_of_the_module():
+    rngs = dx.Rngs(0)
+    with pytest.raises(errors.FieldError, match="reads 'rngs', a field of the base Layer, and Python") as caught:
+
+        @dx.dataclass
+        class Reads(dx.Layer):
+            dim: int = dx.field()
+            up = dx.Linear(dim, dim, rngs=rngs)
+
+    assert caught.value.fix == "dx.Linear(dim, dim)        # without rngs=rngs"
+
+
 # --- __post_init__ ----------------------------------------------------------------------------
 
 

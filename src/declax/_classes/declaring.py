@@ -169,8 +169,12 @@ def _check_body(cls: type, body: BodyNames) -> None:
                     f"{type_name(cls)}.{name}",
                     f"the expression reads {read!r}, a field of the base {type_name(base)}, and Python finds a global",
                     why="in Python, a class body does not see inherited names",
-                    fix=RNGS_LINES if read == RNGS else f"{type_name(base)}.{read}",
+                    fix=_fix_of_rngs(cls) if read == RNGS else f"{type_name(base)}.{read}",
                 )
+
+
+def _fix_of_rngs(cls: Any) -> str:
+    return "dx.Linear(dim, dim)        # without rngs=rngs" if cls._pytree__implies_rngs else RNGS_LINES
 
 
 def _names_read(body: BodyNames, name: str, annotations: Collection[str]) -> Iterator[str | PlainDefault]:

@@ -16,7 +16,7 @@ from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
-from declax.errors import ConfigError, with_article
+from declax.errors import ConfigError, MissingRngsError, with_article
 from declax.training._transformation import Description, describe_by, is_transformation
 
 PATH_ATTRIBUTE: Final = "config_path"
@@ -102,20 +102,24 @@ class Builder(SpecVisitor):
         args, named = positions(parameters, self.arguments(spec, path))
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
             if self.rngs is None:
-                raise ConfigError(
-                    where(self.root, path), f"{parameters.name} takes rngs, but none were passed", fix=self.fix
-                )
+                raise self._without_rngs(parameters, path)
             named[RNGS] = OWN_RNGS if self.is_unmade else self.rngs
         if self.is_unmade:
             return Expression(Call(spec.target, tuple(args), named))
         try:
             made = spec.target(*args, **named)
         except Exception as error:
+            if isinstance(error, MissingRngsError) and self.rngs is None:
+                raise self._without_rngs(parameters, path, f"{error.where} draws random keys") from None
             note_config_path(error, path, parameters.name)
             raise
         if not (spec.has_refs or parameters.takes_rngs) and is_transformation(made):
             describe_by(cast(Description, spec), made)  # it compares and pickles by its spec
         return made
+
+    def _without_rngs(self, parameters: Parameters, path: Path, why: str | None = None) -> ConfigError:
+        problem = f"{parameters.name} takes rngs, but none were passed"
+        return ConfigError(where(self.root, path), problem, why=why, fix=self.fix)
 
 
 def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
