@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from mypy.erasetype import erase_typevars
 from mypy.nodes import ArgKind, AssignmentStmt, CallExpr, Context, DictExpr, Expression, NameExpr, StrExpr, Var
@@ -22,11 +22,10 @@ from mypy.types import (
 )
 
 from declax.mypy_plugin import names
+from declax.mypy_plugin.declared import RNGS
 from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
 from declax.mypy_plugin.reporting import Reporter, outside_of_trials, suggest, text_of
 from declax.mypy_plugin.statuses import is_container
-
-RNGS: Final = "rngs"
 
 
 class Wider:

@@ -14,10 +14,12 @@ from mypy.nodes import (
     GDEF,
     AssignmentStmt,
     CallExpr,
+    ClassDef,
     Expression,
     FloatExpr,
     IntExpr,
     MemberExpr,
+    NameExpr,
     Node,
     RefExpr,
     StrExpr,
@@ -31,11 +33,14 @@ from mypy.types import Instance, ProperType, Type, UnboundType, deserialize_type
 from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.expressions import arguments_of, own_fields, walk
+from declax.mypy_plugin.expressions import arguments_of, assigned_names, literal, own_fields, walk
 from declax.mypy_plugin.statuses import describes_behaviour, status_of
 
 _KEY: Final = "declax"
 """The key of the plugin in the metadata of a class."""
+
+RNGS: Final = "rngs"
+"""The parameter for random streams."""
 
 ANY_NAME: Final = "*"
 """A name that is computed at run time."""
@@ -50,10 +55,48 @@ def note_declaration(ctx: ClassDefContext) -> None:
             "mark": _mark_of(found, ctx.api),
             "is_constant": _is_constant(found.rvalue),
             "has_value": not isinstance(found.rvalue, TempNode),
+            "flag": flag_of(_default_of(found.rvalue)),
         }
         for name, found in own_fields(ctx.cls)
     ]
-    ctx.cls.info.metadata[_KEY] = {"fields": declared, "sown": sorted(set(sown_in(walk(ctx.cls.defs))))}
+    sown = sorted(set(sown_in(walk(ctx.cls.defs))))
+    ctx.cls.info.metadata[_KEY] = {"fields": declared, "sown": sown, "made": list(_made_in(ctx.cls))}
+
+
+def _default_of(value: Expression) -> Expression | None:
+    return value if specifier_of(value) is None else arguments_of(value).get("default")
+
+
+def flag_of(value: Expression | None) -> bool | None:
+    """The value of a bool literal; None for other expressions."""
+    found = literal(value)
+    return found if isinstance(found, bool) else None
+
+
+def _made_in(defn: ClassDef) -> Iterator[dict[str, Any]]:
+    """The Variables and the calls of classes that a class body gives a name; see `drawing`."""
+    for name, statement in assigned_names(defn.defs.body):
+        call = statement.rvalue
+        if not isinstance(call, CallExpr) or any(kind.is_star() for kind in call.arg_kinds):
+            continue
+        given = arguments_of(call)
+        target = call.callee.node if isinstance(call.callee, RefExpr) else None
+        if specifier_of(call) == "variable":
+            when, stream = given.get("when"), given.get("stream")
+            is_conditional = when is not None and flag_of(when) is not True
+            name_of_flag = when.name if is_conditional and isinstance(when, (NameExpr, MemberExpr)) else None
+            if (stream is None or isinstance(literal(stream), str)) and (name_of_flag or not is_conditional):
+                yield {"name": name, "when": name_of_flag}
+        elif isinstance(target, TypeInfo):
+            flags = [flag_of(value) for key, value in given.items() if key.startswith("*")]
+            named = {key: flag_of(value) for key, value in given.items() if not key.startswith("*")}
+            yield {
+                "name": name,
+                "class": target.fullname,
+                "positional": flags,
+                "named": named,
+                "passes_rngs": isinstance(given.get(RNGS), NameExpr),
+            }
 
 
 def sown_in(nodes: Iterator[Node] | list[CallExpr]) -> Iterator[str]:
@@ -120,11 +163,16 @@ class DeclaredField:
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
         self.is_constant: bool = entry.get("is_constant", False)
-        self.is_init_var: bool = attribute["is_init_var"]
+        self.is_init_var: bool = attribute["is_init_var"] or (self.name == RNGS and self._is_implied)
         self.has_default: bool = attribute["has_default"]
         self.in_init: bool = attribute["is_in_init"]
         self.kw_only: bool = attribute["kw_only"]
         self.statement: AssignmentStmt | None = statement if self.owner is cls.info else None
+
+    @property
+    def _is_implied(self) -> bool:
+        """Whether it is the `rngs` of a Layer."""
+        return isinstance(self.type, Instance) and self.type.type.fullname == names.IMPLIED_RNGS
 
     @cached_property
     def type(self) -> ProperType:
@@ -202,6 +250,22 @@ class DeclaredClass:
         own = dict(own_fields(self.info.defn))
         in_order = [name for name in [*order, *attributes] if name in attributes]
         return {name: DeclaredField(self, attributes[name], own.get(name)) for name in in_order}
+
+    @property
+    def made(self) -> Iterator[tuple[TypeInfo, dict[str, Any]]]:
+        """The Variables and calls of classes that the constructor makes, in order, each with its class."""
+        for base, _ in reversed(self._declarations):
+            entries: list[dict[str, Any]] = base.metadata[_KEY]["made"]
+            yield from ((base, entry) for entry in entries if self._binds(base, entry["name"]))
+
+    def flag(self, name: str) -> bool | None:
+        """The default of a field, if it is a bool literal."""
+        owner, entry = self.declared_by(name)
+        return entry.get("flag") if self._binds(owner, name) else None
+
+    def _binds(self, base: TypeInfo, name: str) -> bool:
+        """Whether a name is that of this base, and no class before it in the MRO has the name."""
+        return base is next((other for other in self.info.mro if name in other.names), None)
 
     @cached_property
     def own(self) -> list[DeclaredField]:

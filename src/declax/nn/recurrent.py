@@ -141,7 +141,7 @@ class RNN(Layer, Generic[C]):
     rngs: RngSource | bool | None = data(default=True)  # type: ignore[assignment]  # it is kept
 
     def __post_init__(self) -> None:
-        self.rngs = _carry_stream(self, self.rngs)
+        self.rngs = _carry_stream(self, self.rngs)  # pyright: ignore[reportIncompatibleVariableOverride]  # it is kept
 
     @overload
     def __call__(
@@ -376,7 +376,7 @@ class Bidirectional(Layer):
     rngs: RngSource | bool | None = data(default=True)  # type: ignore[assignment]  # it is kept
 
     def __post_init__(self) -> None:
-        self.rngs = _carry_stream(self, self.rngs)
+        self.rngs = _carry_stream(self, self.rngs)  # pyright: ignore[reportIncompatibleVariableOverride]  # it is kept
 
     def __call__(
         self,

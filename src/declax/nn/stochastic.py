@@ -62,7 +62,7 @@ class Dropout(Layer):
         if isinstance(self.rngs, Rngs):
             self.rngs = self.rngs[self.rng_collection].fork()
         elif isinstance(self.rngs, RngStream):
-            self.rngs = self.rngs.fork()
+            self.rngs = self.rngs.fork()  # pyright: ignore[reportIncompatibleVariableOverride]  # it is kept
         elif self.rngs is not None:
             raise self._not_rngs(self.rngs, "an Rngs, an RngStream or None")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.checks import configs, declarations, gradients, models, options, reads, sizes
+from declax.mypy_plugin.checks import configs, declarations, gradients, keys, models, options, reads, sizes
 from declax.mypy_plugin.registry import Entry, Registry, table
 from declax.mypy_plugin.reporting import FAILED
 from declax.mypy_plugin.transformed import applied
@@ -17,8 +17,13 @@ def registry() -> Registry:
             Entry(declarations.check_parts, declarations.PART),
             Entry(declarations.check_decorated, declarations.UNDECORATED),
             Entry(declarations.check_unset, declarations.UNSET),
+            Entry(keys.check_declared, keys.KEYS),
         ],
-        calls=[Entry(declarations.check_call, declarations.FIELD), Entry(configs.check_dicts, FAILED)],
+        calls=[
+            Entry(declarations.check_call, declarations.FIELD),
+            Entry(configs.check_dicts, FAILED),
+            Entry(keys.check_call, keys.KEYS),
+        ],
         call_signatures=[Entry(configs.without_types, FAILED)],
         signatures=table(([names.REPLACE, names.STANDARD_REPLACE], configs.replace_signature, FAILED)),
         attributes=table(

@@ -23,7 +23,6 @@ from mypy.types_utils import remove_optional
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.constructors import (
-    RNGS,
     Wider,
     arguments_in,
     check_call,
@@ -35,7 +34,8 @@ from declax.mypy_plugin.constructors import (
     signature_of_class,
     tell_unknown,
 )
-from declax.mypy_plugin.declared import declared_fields, is_declared
+from declax.mypy_plugin.declared import RNGS, declared_fields, flag_of, is_declared
+from declax.mypy_plugin.drawing import drawn_by
 from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, items_of, literal
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
@@ -113,15 +113,22 @@ def check_build(ctx: MethodContext, report: Reporter) -> None:
     call = ctx.context
     if not isinstance(call, CallExpr) or (call.args and literal(call.args[0]) is not None):
         return
-    made = call.callee
+    made, is_changed = call.callee, False
     while isinstance(made, MemberExpr) and isinstance(made.expr, CallExpr):
+        is_changed = (isinstance(made.expr.callee, MemberExpr) and made.expr.callee.name == "replace") or is_changed
         made = made.expr.callee if fullname_of(made.expr.callee) != names.SPEC else made.expr
     if not isinstance(made, CallExpr) or made.arg_kinds[:1] != [ArgKind.ARG_POS]:
         return
     typ = get_proper_type(report.api.lookup_type_or_none(made.args[0]))
     rngs = typ.argument_by_name(RNGS) if isinstance(typ, CallableType) and typ.is_type_obj() else None
-    if rngs is not None and rngs.required:
-        report.error(f"build: {typ.type_object().name} takes rngs", call, fix="spec.build(rngs=dx.Rngs(0))")
+    if rngs is None or not isinstance(typ, CallableType):
+        return
+    is_known = not is_changed and not any(kind.is_star() for kind in made.arg_kinds)
+    given = arguments_of(made, ("*", *filter(None, typ.arg_names))) if is_known else None
+    flags = None if given is None else {name: flag_of(value) for name, value in given.items()}
+    info = typ.type_object()
+    if rngs.required or drawn_by(info, flags, report.api) is not None:
+        report.error(f"build: {info.name} takes rngs", call, fix="spec.build(rngs=dx.Rngs(0))")
 
 
 # --- configurations that are literals, and calls with ``**config`` ---------------------------------------

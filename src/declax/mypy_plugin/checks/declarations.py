@@ -8,7 +8,6 @@ from typing import Any
 from mypy.nodes import (
     GDEF,
     MDEF,
-    ArgKind,
     AssignmentStmt,
     CallExpr,
     Decorator,
@@ -24,13 +23,12 @@ from mypy.nodes import (
 )
 from mypy.plugin import FunctionContext
 from mypy.subtypes import is_subtype
-from mypy.types import AnyType, CallableType, Instance, ProperType, Type, UnionType, get_proper_type
-from mypy.types_utils import is_overlapping_none
+from mypy.types import AnyType, Instance, ProperType, Type, UnionType, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.constructors import RNGS
 from declax.mypy_plugin.declared import (
     ANY_NAME,
+    RNGS,
     DeclaredClass,
     DeclaredField,
     declared_fields,
@@ -38,6 +36,7 @@ from declax.mypy_plugin.declared import (
     is_declared,
     specifier_of,
 )
+from declax.mypy_plugin.drawing import LAYER_LINE, is_deferred
 from declax.mypy_plugin.expressions import arguments_of, assigned_names, fullname_of, literal, nodes_in_module, walk
 from declax.mypy_plugin.reporting import Reporter, error_code, text_of
 from declax.mypy_plugin.statuses import holds_no_leaf, is_unhashable, status_of
@@ -217,7 +216,7 @@ def check_decorated(cls: DeclaredClass, report: Reporter) -> None:
 
 PART = error_code("declax-part", "A part or Variable reads a constant, or all instances would share it")
 
-_RNGS_LINES = "_: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs] = dx.field()"
+_EXPLICIT_RNGS = "_: dx.KW_ONLY; rngs: dx.InitVar[dx.Rngs] = dx.field()"
 
 
 def check_parts(cls: DeclaredClass, report: Reporter) -> None:
@@ -227,15 +226,18 @@ def check_parts(cls: DeclaredClass, report: Reporter) -> None:
         specifier, value = specifier_of(statement.rvalue), statement.rvalue
         read = [node for node in walk(value) if isinstance(node, (NameExpr, MemberExpr))]
         is_made = specifier == "variable" or any(_is_expression(cls, node, expressions) for node in read)
-        is_made = is_made or any(_lacks_keys(cls, node) for node in walk(value) if isinstance(node, CallExpr))
+        calls = (node for node in walk(value) if isinstance(node, CallExpr))
+        is_made = is_made or any(is_deferred(call, cls.api) for call in calls)
         if specifier is not None or is_made:
             expressions.add(name)
         streams = [node for node in read if node.kind == GDEF and node.name == RNGS]
         if specifier not in (None, "variable"):
             continue
         if streams:
-            text = f"{cls.name}.{name} reads {RNGS} from the module, since the class declares none"
-            report.error(text, statement, fix=_RNGS_LINES)
+            is_layer = cls.info.has_base(names.LAYER)
+            why = "a Layer passes its own" if is_layer else "the class declares none"
+            fix = f"leave {RNGS}={RNGS} out" if is_layer else f"{LAYER_LINE.format(cls.name)}, without {RNGS}={RNGS}"
+            report.error(f"{cls.name}.{name} reads {RNGS} from the module, since {why}", statement, fix=fix)
         elif is_made:
             _check_constants(cls, name, statement, [_constant_read(cls, node, expressions) for node in read], report)
         else:
@@ -255,20 +257,6 @@ def _is_expression(cls: DeclaredClass, node: NameExpr | MemberExpr, expressions:
         owner = _owner(node)
         return owner is not None and _constant_read(cls, node, expressions) is None
     return node.kind == MDEF and (node.name in expressions or isinstance(node.node, Decorator))
-
-
-def _lacks_keys(cls: DeclaredClass, call: CallExpr) -> bool:
-    """Whether a call in a class body is deferred because it passes no `rngs` to a Pytree that takes some."""
-    target = call.callee.node if isinstance(call.callee, RefExpr) else None
-    typ = get_proper_type(cls.api.lookup_type_or_none(call.callee))
-    if not isinstance(target, TypeInfo) or not target.has_base(names.PYTREE) or not isinstance(typ, CallableType):
-        return False
-    rngs, given = typ.argument_by_name(RNGS), arguments_of(call).get(RNGS)
-    if rngs is None or not is_overlapping_none(rngs.typ):
-        return False
-    positional = sum(kind is ArgKind.ARG_POS for kind in call.arg_kinds)
-    is_given = given is not None or (rngs.pos is not None and positional > rngs.pos)
-    return not is_given or fullname_of(given) == "builtins.None"
 
 
 def _owner(node: MemberExpr) -> TypeInfo | None:
@@ -330,7 +318,7 @@ def _check_variable(cls: DeclaredClass, field: DeclaredField, report: Reporter) 
     is_drawn = stream is None or isinstance(literal(stream), str)
     if is_drawn and RNGS not in cls.fields and not cls.info.fallback_to_any:
         text = f"{cls.name}.{field.name}: a declared Variable draws a key, but the class has no {RNGS}"
-        report.error(text, field.statement, fix=f"{_RNGS_LINES}; or variable(..., stream=None)")
+        report.error(text, field.statement, fix=f"variable(..., stream=None), or {LAYER_LINE.format(cls.name)}")
 
 
 def _is_variable(typ: ProperType) -> bool:
@@ -343,5 +331,5 @@ def _check_keyword(cls: DeclaredClass, field: DeclaredField, report: Reporter) -
         inherited = declared_fields(base, cls.api).get(RNGS) if is_declared(base) else None
         if inherited is not None and inherited.kw_only and field.statement is not None:
             text = f"{cls.name}.{RNGS} is positional, but {base.name}.{RNGS} is keyword-only"
-            report.error(text, field.statement, fix=_RNGS_LINES)
+            report.error(text, field.statement, fix=_EXPLICIT_RNGS)
             return

@@ -135,7 +135,7 @@ class _Lookup:
         info = holder.type
         fields = declared_fields(info, self._report.api)
         field, found = fields.get(key), info.get(key)
-        if found is None:
+        if found is None or (field is not None and field.is_init_var):
             if is_closed(info) and not self._may_be_kept(info, key):
                 known = [name for name, one in fields.items() if not one.is_init_var and not one.is_static]
                 self._tell(holder, f"{info.name} has no field {key!r}{suggest(key, known)}", place)
