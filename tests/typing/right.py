@@ -14,15 +14,14 @@ import declax as dx
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
     _: dx.KW_ONLY
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     tags: dx.Static[list[str]] = dx.static(default_factory=list)
     is_shifted: bool = dx.field(default=False)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, hidden)
     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
     shift: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.zeros, when=is_shifted)
 

@@ -12,11 +12,9 @@ from declax import statelib
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, dim, rngs=rngs)
+    up = dx.Linear(dim, dim)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x)

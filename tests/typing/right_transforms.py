@@ -15,10 +15,9 @@ B = TypeVar("B", bound="Block")
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, dim)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x)

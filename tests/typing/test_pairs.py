@@ -3,8 +3,9 @@
 The programs are in ``programs/``; ``pairs.py`` describes their format. With ``DECLAX_UPDATE_GOLDEN=1`` in the
 environment, the tests write the codes of each checker next to the programs, and the totals into docs/types.md.
 
-Two more programs are checked with them: ``declarations.txt`` has class bodies with marked errors, and
-``right_ported.py`` what newcomers write, without any.
+More programs are checked with them: those in ``MARKED`` have marked errors, ``# error of mypy`` where pyright finds
+none and ``# error of the plugin`` where mypy without it finds none either, and ``right_ported.py``, what newcomers
+write, has none.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ GROUPS = read_groups()
 PAIRS = tuple(pair for group in GROUPS for pair in group.pairs)
 PAGE = ROOT / "docs" / "types.md"
 BEGIN, END = "<!-- what is caught: written by tests/typing -->\n", "<!-- the end of what is caught -->\n"
-DECLARATIONS = Path(__file__).with_name("declarations.txt")  # no module: `make types` would report its errors
+# No modules: `make types` would report their errors.
+MARKED = tuple(Path(__file__).with_name(f"{name}.txt") for name in ("declarations", "layers", "sketch"))
+MARKS = {
+    WITH_PLUGIN: ("# error", "# error of mypy", "# error of the plugin"),
+    MYPY: ("# error", "# error of mypy"),
+    PYRIGHT: ("# error",),
+}
 PORTED = Path(__file__).with_name("right_ported.py")
 SHARE = 0.9
 """Of what annotations can express, this much is caught without the plugin."""
@@ -68,7 +75,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
         (folder / f"right_{group.name}.py").write_text(FIRST_LINE + group.right, encoding="utf-8")
     for pair in PAIRS:
         (folder / f"{pair.module}.py").write_text(FIRST_LINE + pair.wrong, encoding="utf-8")
-    for program in (DECLARATIONS, PORTED):
+    for program in (*MARKED, PORTED):
         (folder / f"{program.stem}.py").write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
     return Findings(Programs(folder, CACHE).check())
 
@@ -95,7 +102,7 @@ def test_the_right_programs_run(group: Group) -> None:
 @pytest.mark.slow
 def test_wrong_programs_define_all_names(findings: Findings) -> None:
     """A name that is not defined would be what is reported, in the place of what is wrong."""
-    meant = {pair.module for pair in PAIRS if "a name that there is not" in pair.title} | {DECLARATIONS.stem}
+    meant = {pair.module for pair in PAIRS if "a name that there is not" in pair.title} | {path.stem for path in MARKED}
     found = [r for checker in findings.reports for r in findings.of(checker) if r.module not in meant]
     assert [str(report) for report in found if report.code in NO_NAME] == []
 
@@ -130,12 +137,12 @@ def test_only_the_marked_line_is_reported(findings: Findings, checker: str) -> N
     assert [str(report) for report in wrong if report[:2] not in marked] == []
 
 
+@pytest.mark.parametrize("path", MARKED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_the_marked_errors_of_declarations_are_reported_and_no_others(findings: Findings, checker: str) -> None:
-    marks = ("# error",) if checker == PYRIGHT else ("# error", "# error of mypy")
-    lines = DECLARATIONS.read_text(encoding="utf-8").splitlines()
-    wanted = [number for number, line in enumerate(lines, 1) if line.endswith(marks)]
-    found = [report for report in findings.of(checker) if report.module == DECLARATIONS.stem]
+def test_the_marked_errors_are_reported_and_no_others(findings: Findings, checker: str, path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    wanted = [number for number, line in enumerate(lines, 1) if line.endswith(MARKS[checker])]
+    found = [report for report in findings.of(checker) if report.module == path.stem]
     assert sorted({report.line for report in found}) == wanted, "\n".join(map(str, found))
 
 

@@ -84,13 +84,11 @@ def is_deferred(call: CallExpr, api: Any) -> bool:
     """Whether a class body defers a call for its keys: no `rngs`, which is required or None by default."""
     info = _class_called(call)
     signature = None if info is None or not info.has_base(names.PYTREE) else _constructor(info)
-    rngs = None if signature is None else signature.argument_by_name(RNGS)
-    if info is None or rngs is None or ArgKind.ARG_STAR2 in call.arg_kinds:
+    if info is None or signature is None or RNGS not in signature.arg_names or ArgKind.ARG_STAR2 in call.arg_kinds:
         return False
-    positional = call.arg_kinds.count(ArgKind.ARG_POS)
-    given = arguments_of(call).get(RNGS)
-    is_given = given is not None and literal(given) is not None
-    if is_given or (rngs.pos is not None and positional >= rngs.pos):
+    names_in_order = [name or "" for name in signature.arg_names[1:]]
+    given = arguments_of(call, names_in_order).get(RNGS)
+    if given is not None and literal(given) is not None:
         return False
     cls = _declared_in(info, api)
     return cls is None or cls.flag(RNGS) is None

@@ -7,13 +7,12 @@ import declax as dx
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
     _: dx.KW_ONLY
     rate: float = dx.field(default=0.1)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, hidden, rngs=rngs)
+    up = dx.Linear(dim, hidden)
     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -21,11 +20,18 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     depth: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    block: Block = Block(4, 8, rngs=rngs)
+    block: Block = Block(4, 8)
     width: int = dx.static(default=4)
+
+
+@dx.dataclass
+class Explicit(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, 4, rngs=rngs)
 
 
 block = Block(4, 8, rngs=dx.Rngs(0))
@@ -36,17 +42,35 @@ complete = Block(4, 8, rngs=dx.Rngs(0))
 # wrong: complete = Block(4, rngs=dx.Rngs(0))
 # error: call-arg | call-arg | reportCallIssue
 
-# == rngs is missing (annotations: yes)
+# == rngs is missing (annotations: no)
 
 with_rngs = Block(4, 8, rngs=dx.Rngs(0))
 # wrong: with_rngs = Block(4, 8)
+# error: declax-rngs | - | -
+
+# == rngs of an annotated part is missing (annotations: no)
+
+given_part = Model(2, block=block)
+# wrong: given_part = Model(2)
+# error: declax-rngs | - | -
+
+# == rngs is missing in the call of a class that declares it (annotations: yes)
+
+explicit = Explicit(4, rngs=dx.Rngs(0))
+# wrong: explicit = Explicit(4)
 # error: call-arg | call-arg | reportCallIssue
+
+# == the rngs of a model are read (annotations: yes)
+
+key = dx.Rngs(0).params()
+# wrong: key = block.rngs.params()
+# error: attr-defined | attr-defined | reportAttributeAccessIssue
 
 # == one argument too many (annotations: yes)
 
 positional = Block(4, 8, rate=0.5, rngs=dx.Rngs(0))
 # wrong: positional = Block(4, 8, 16, rate=0.5, rngs=dx.Rngs(0))
-# error: misc | misc | reportCallIssue
+# error: arg-type, misc | arg-type, misc | reportCallIssue
 
 # == an argument of the wrong type (annotations: yes)
 
@@ -64,7 +88,7 @@ halved = Block(4, 8 // 2, rngs=dx.Rngs(0))
 
 keyworded = Block(4, 8, rate=0.5, rngs=dx.Rngs(0))
 # wrong: keyworded = Block(4, 8, 0.5, rngs=dx.Rngs(0))
-# error: call-arg | call-arg | reportCallIssue
+# error: arg-type, misc | arg-type, misc | reportCallIssue
 
 # == a misspelt argument (annotations: yes)
 

@@ -16,12 +16,11 @@ class Mixer(Protocol):
 
 
 @dx.dataclass
-class Attention(dx.Module):
+class Attention(dx.Layer):
     dim: int = dx.field()
     heads: int = dx.field(default=2)
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    out: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
+    out: dx.Linear = dx.Linear(dim, dim)
 
     def mix(self, x: jax.Array) -> jax.Array:
         return self.out(x)
@@ -34,14 +33,13 @@ class Wrap(dx.Module, Generic[T]):
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     rate: float = 0.1
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    mixer: Mixer = Attention(dim, rngs=rngs)
-    norm: dx.LayerNorm | None = dx.LayerNorm(dim, rngs=rngs)
-    pair: tuple[dx.Linear, dx.Dropout] = (dx.Linear(dim, dim, rngs=rngs), dx.Dropout(0.1, rngs=rngs))
+    mixer: Mixer = Attention(dim)
+    norm: dx.LayerNorm | None = dx.LayerNorm(dim)
+    pair: tuple[dx.Linear, dx.Dropout] = (dx.Linear(dim, dim), dx.Dropout(0.1))
 
     @dx.submodule
     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
@@ -151,12 +149,11 @@ class Named(dx.Module):
 
 
 @dx.dataclass
-class Unmixed(dx.Module):
+class Unmixed(dx.Layer):
     dim: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    mixer: Mixer = Attention(dim, rngs=rngs)
-    # wrong: mixer: Mixer = dx.Linear(dim, dim, rngs=rngs)
+    mixer: Mixer = Attention(dim)
+    # wrong: mixer: Mixer = dx.Linear(dim, dim)
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -217,12 +214,11 @@ features: int = block.pair[0].out_features
 
 
 @dx.dataclass
-class Paired(dx.Module):
+class Paired(dx.Layer):
     dim: int = dx.field()
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    pair: tuple[dx.Linear, dx.Embed] = (dx.Linear(dim, dim, rngs=rngs), dx.Embed(9, dim, rngs=rngs))
-    # wrong: pair: tuple[dx.Linear, dx.Embed] = (dx.Embed(9, dim, rngs=rngs), dx.Linear(dim, dim, rngs=rngs))
+    pair: tuple[dx.Linear, dx.Embed] = (dx.Linear(dim, dim), dx.Embed(9, dim))
+    # wrong: pair: tuple[dx.Linear, dx.Embed] = (dx.Embed(9, dim), dx.Linear(dim, dim))
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -231,9 +227,6 @@ class Paired(dx.Module):
 
 @dx.dataclass
 class Deeper(Block):
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-
     @dx.submodule
     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
         return [dx.Linear(self.dim, 2, rngs=rngs)]
@@ -246,10 +239,8 @@ class Deeper(Block):
 
 @dx.dataclass
 class Headed(Block):
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    head: dx.Linear = dx.Linear(Block.dim, 10, rngs=rngs)
-    # wrong: head: dx.Linear = dx.Linear(Block.width, 10, rngs=rngs)
+    head: dx.Linear = dx.Linear(Block.dim, 10)
+    # wrong: head: dx.Linear = dx.Linear(Block.width, 10)
     # error: attr-defined | attr-defined | reportAttributeAccessIssue
 
 
@@ -258,10 +249,8 @@ class Headed(Block):
 
 @dx.dataclass
 class Dropped(Block):
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    drop: dx.Dropout = dx.Dropout(Block.pair[1].rate, rngs=rngs)
-    # wrong: drop: dx.Dropout = dx.Dropout(Block.rate, rngs=rngs)
+    drop: dx.Dropout = dx.Dropout(Block.pair[1].rate)
+    # wrong: drop: dx.Dropout = dx.Dropout(Block.rate)
     # error: declax-part | - | -
 
 
@@ -281,12 +270,10 @@ class Wider(Mixing):
 
 
 @dx.dataclass
-class Activated(dx.Module):
+class Activated(dx.Layer):
     dim: int = dx.field()
     activation: Callable[[jax.Array], jax.Array] = dx.field(default=dx.gelu)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, dim, rngs=rngs)
+    up = dx.Linear(dim, dim)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.activation(self.up(x))

@@ -210,9 +210,8 @@ class Ordered(dx.Module):
 @dx.dataclass
 # wrong(+1):
 # error: declax-undecorated | - | -
-class Undecorated(dx.Module):
+class Undecorated(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
 
 

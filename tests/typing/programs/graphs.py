@@ -7,11 +7,10 @@ import declax as dx
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
-    norm: dx.BatchNorm = dx.BatchNorm(width, rngs=rngs)
+    linear: dx.Linear = dx.Linear(width, width)
+    norm: dx.BatchNorm = dx.BatchNorm(width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.norm(self.linear(x))

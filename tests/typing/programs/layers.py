@@ -10,10 +10,9 @@ inputs = jnp.ones((3, 4))
 
 
 @dx.dataclass
-class Model(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(4, 4, rngs=rngs)
-    dropout: dx.Dropout = dx.Dropout(0.5, rngs=rngs)
+class Model(dx.Layer):
+    linear: dx.Linear = dx.Linear(4, 4)
+    dropout: dx.Dropout = dx.Dropout(0.5)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.linear(x)
@@ -21,7 +20,7 @@ class Model(dx.Module):
         return self.dropout(y)
 
 
-model = Model(rngs)
+model = Model(rngs=rngs)
 linear = dx.Linear(4, 8, rngs=rngs)
 norm = dx.BatchNorm(4, rngs=rngs)
 
@@ -31,11 +30,37 @@ sized = dx.Linear(4, 8, rngs=rngs)
 # wrong: sized = dx.Linear(4, rngs=rngs)
 # error: call-arg | call-arg | reportCallIssue
 
-# == a layer without rngs (annotations: yes)
+# == a layer without rngs (annotations: no)
 
 seeded = dx.Linear(4, 8, rngs=rngs)
 # wrong: seeded = dx.Linear(4, 8)
-# error: call-arg | call-arg | reportCallIssue
+# error: declax-rngs | - | -
+
+# == a layer without rngs, and with an option that decides on a key (annotations: no)
+
+unscaled = dx.LayerNorm(4, use_scale=False, use_bias=False)
+# wrong: unscaled = dx.LayerNorm(4, use_scale=False)
+# error: declax-rngs | - | -
+
+# == a layer that __init__ makes without rngs (annotations: no)
+
+
+class Opened(dx.Module):
+    def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:
+        self.up = dx.Linear(dim, 4, rngs=rngs)
+        # wrong: self.up = dx.Linear(dim, 4)
+        # error: declax-rngs | - | -
+
+
+# == a layer that a function makes, and does not return (annotations: no)
+
+
+def project(x: jax.Array) -> jax.Array:
+    layer = dx.Linear(4, 8, rngs=rngs)
+    # wrong: layer = dx.Linear(4, 8)
+    # error: declax-rngs | - | -
+    return layer(x)
+
 
 # == a key in the place of rngs (annotations: yes)
 

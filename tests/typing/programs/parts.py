@@ -21,9 +21,8 @@ rngs = dx.Rngs(0)
 
 
 @dx.dataclass
-class Scale(dx.Module):
+class Scale(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((wdith,), initializer=dx.initializers.ones)
     # error: name-defined | name-defined | reportUndefinedVariable
@@ -33,10 +32,9 @@ class Scale(dx.Module):
 
 
 @dx.dataclass
-class Named(dx.Module):
+class Named(dx.Layer):
     width: int = dx.field()
     rate: float = dx.field()
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((rate,), initializer=dx.initializers.ones)
     # error: arg-type | arg-type | reportArgumentType
@@ -46,8 +44,7 @@ class Named(dx.Module):
 
 
 @dx.dataclass
-class Fixed(dx.Module):
-    rngs: dx.InitVar[dx.Rngs]
+class Fixed(dx.Layer):
     scale: dx.Param[jax.Array] = dx.variable((3, 4), initializer=dx.initializers.ones)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((3, 0.5), initializer=dx.initializers.ones)
     # error: arg-type | arg-type | reportArgumentType
@@ -57,9 +54,8 @@ class Fixed(dx.Module):
 
 
 @dx.dataclass
-class Uninitialized(dx.Module):
+class Uninitialized(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((width,))
     # error: call-overload | call-overload | reportCallIssue
@@ -69,9 +65,8 @@ class Uninitialized(dx.Module):
 
 
 @dx.dataclass
-class Zeroed(dx.Module):
+class Zeroed(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.zeros)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((width,), initializer=0.0)
     # error: call-overload | call-overload | reportArgumentType
@@ -81,11 +76,9 @@ class Zeroed(dx.Module):
 
 
 @dx.dataclass
-class Chosen(dx.Module):
+class Chosen(dx.Layer):
     width: int = dx.field()
     scale_init: dx.initializers.Initializer = dx.field(default=dx.initializers.ones)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=scale_init)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((width,), initializer=scale_int)
     # error: name-defined | name-defined | reportUndefinedVariable
@@ -95,11 +88,9 @@ class Chosen(dx.Module):
 
 
 @dx.dataclass
-class Typed(dx.Module):
+class Typed(dx.Layer):
     width: int = dx.field()
     param_dtype: type = dx.field(default=float)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones, dtype=param_dtype)
     # wrong: scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones, dtype=dtype_of)
     # error: name-defined | name-defined | reportUndefinedVariable
@@ -109,11 +100,10 @@ class Typed(dx.Module):
 
 
 @dx.dataclass
-class Biased(dx.Module):
+class Biased(dx.Layer):
     width: int = dx.field()
     _: dx.KW_ONLY
     use_bias: bool = dx.field(default=True)
-    rngs: dx.InitVar[dx.Rngs]
     bias: dx.Param[jax.Array] | None = dx.variable((width,), initializer=dx.initializers.zeros, when=use_bias)
     # wrong: bias: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.zeros, when=use_bias)
     # error: assignment | assignment | reportAssignmentType
@@ -123,11 +113,10 @@ class Biased(dx.Module):
 
 
 @dx.dataclass
-class Gated(dx.Module):
+class Gated(dx.Layer):
     width: int = dx.field()
     _: dx.KW_ONLY
     use_gate: bool = dx.field(default=True)
-    rngs: dx.InitVar[dx.Rngs]
     gate: dx.Param[jax.Array] | None = dx.variable((width,), initializer=dx.initializers.zeros, when=use_gate)
     # wrong: gate: dx.Param[jax.Array] | None = dx.variable((width,), initializer=dx.initializers.zeros, when=width)
     # error: call-overload | call-overload | reportArgumentType, reportCallIssue
@@ -137,9 +126,8 @@ class Gated(dx.Module):
 
 
 @dx.dataclass
-class Plain(dx.Module):
+class Plain(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs]
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
     # wrong: scale: jax.Array = dx.variable((width,), initializer=dx.initializers.ones)
     # error: declax-part | - | -
@@ -149,11 +137,10 @@ class Plain(dx.Module):
 
 
 @dx.dataclass
-class Outer(dx.Module):
+class Outer(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    inner: dx.Linear = dx.Linear(width, 2, rngs=rngs)
-    # wrong: inner: dx.Linear = dx.LayerNorm(width, rngs=rngs)
+    inner: dx.Linear = dx.Linear(width, 2)
+    # wrong: inner: dx.Linear = dx.LayerNorm(width)
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -161,9 +148,8 @@ class Outer(dx.Module):
 
 
 @dx.dataclass
-class Reader(dx.Module):
+class Reader(dx.Layer):
     width: int
-    rngs: dx.InitVar[dx.Rngs]
 
     @dx.submodule
     def inner(self, rngs: dx.Rngs) -> dx.Linear:
@@ -176,16 +162,15 @@ class Reader(dx.Module):
 
 
 @dx.dataclass
-class Passer(dx.Module):
+class Passer(dx.Layer):
     width: int = dx.field()
     name: str = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    inner: dx.Linear = dx.Linear(width, 2, rngs=rngs)
-    # wrong: inner: dx.Linear = dx.Linear(name, 2, rngs=rngs)
+    inner: dx.Linear = dx.Linear(width, 2)
+    # wrong: inner: dx.Linear = dx.Linear(name, 2)
     # error: arg-type | arg-type | reportArgumentType
 
 
-# == a part that is given no rngs (annotations: yes)
+# == a part that is given no rngs (annotations: no)
 
 
 @dx.dataclass
@@ -194,7 +179,55 @@ class Short(dx.Module):
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     inner: dx.Linear = dx.Linear(width, 2, rngs=rngs)
     # wrong: inner: dx.Linear = dx.Linear(width, 2)
-    # error: call-arg | call-arg | reportCallIssue
+    # error: declax-rngs | - | -
+
+
+# == parts of a class that is no Layer (annotations: no)
+
+
+@dx.dataclass
+class Implied(dx.Layer):
+    # wrong(+2): class Implied(dx.Module):
+    # error: declax-rngs | - | -
+    width: int = dx.field()
+    inner: dx.Linear = dx.Linear(width, 2)
+
+
+# == a Layer declares rngs (annotations: no)
+
+
+@dx.dataclass
+class Declaring(dx.Layer):
+    width: int = dx.field()
+    _: dx.KW_ONLY
+    rate: float = dx.field(default=0.1)
+    # wrong: rngs: dx.InitVar[dx.Rngs] = dx.field()
+    # error: declax-rngs | - | -
+
+
+# == a method of parts passes no rngs (annotations: no)
+
+
+@dx.dataclass
+class Methodical(dx.Layer):
+    width: int = dx.field()
+
+    @dx.submodule
+    def blocks(self, rngs: dx.Rngs) -> list[dx.Linear]:
+        return [dx.Linear(self.width, 2, rngs=rngs)]
+        # wrong: return [dx.Linear(self.width, 2)]
+        # error: declax-rngs | - | -
+
+
+# == a part of a Layer reads rngs of the module (annotations: no)
+
+
+@dx.dataclass
+class Global(dx.Layer):
+    width: int = dx.field()
+    inner: dx.Linear = dx.Linear(width, 2)
+    # wrong: inner: dx.Linear = dx.Linear(width, 2, rngs=rngs)
+    # error: declax-part | - | -
 
 
 # == a module that all instances would share (annotations: no)
@@ -212,12 +245,11 @@ class Shared(dx.Module):
 
 
 @dx.dataclass
-class Conditional(dx.Module):
+class Conditional(dx.Layer):
     _: dx.KW_ONLY
     is_deep: bool = dx.field(default=True)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    inner: dx.Linear | None = dx.when(is_deep, dx.Linear(2, 2, rngs=rngs))
-    # wrong: inner: dx.Linear = dx.when(is_deep, dx.Linear(2, 2, rngs=rngs))
+    inner: dx.Linear | None = dx.when(is_deep, dx.Linear(2, 2))
+    # wrong: inner: dx.Linear = dx.when(is_deep, dx.Linear(2, 2))
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -225,13 +257,12 @@ class Conditional(dx.Module):
 
 
 @dx.dataclass
-class Dropped(dx.Module):
+class Dropped(dx.Layer):
     _: dx.KW_ONLY
     rate: float = dx.field(default=0.1)
     # wrong: rate: float = 0.1
     # error: declax-part | - | -
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    drop: dx.Dropout = dx.Dropout(rate, rngs=rngs)
+    drop: dx.Dropout = dx.Dropout(rate)
 
 
 # == a subclass with a part forgets its rngs (annotations: no)
@@ -262,17 +293,15 @@ class Behind(Base):
 
 
 @dx.dataclass
-class Rated(dx.Module):
+class Rated(dx.Layer):
     rate: float = 0.1
     shown: float = dx.field(default=0.1)
 
 
 @dx.dataclass
 class Overrated(Rated):
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    drop = dx.Dropout(Rated.shown, rngs=rngs)
-    # wrong: drop = dx.Dropout(Rated.rate, rngs=rngs)
+    drop = dx.Dropout(Rated.shown)
+    # wrong: drop = dx.Dropout(Rated.rate)
     # error: declax-part | - | -
 
 
@@ -280,12 +309,11 @@ class Overrated(Rated):
 
 
 @dx.dataclass
-class Repeated(dx.Module):
+class Repeated(dx.Layer):
     depth: int = dx.field()
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks: list[dx.Linear] = dx.repeat(depth, dx.Linear(width, width, rngs=rngs))
-    # wrong: blocks: dx.Linear = dx.repeat(depth, dx.Linear(width, width, rngs=rngs))
+    blocks: list[dx.Linear] = dx.repeat(depth, dx.Linear(width, width))
+    # wrong: blocks: dx.Linear = dx.repeat(depth, dx.Linear(width, width))
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -306,11 +334,10 @@ class Listed(dx.Module):
 
 
 @dx.dataclass
-class Optional(dx.Module):
+class Optional(dx.Layer):
     width: int = dx.field()
     use_head: bool = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    head = dx.when(use_head, dx.Linear(width, 1, rngs=rngs))
+    head = dx.when(use_head, dx.Linear(width, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x if self.head is None else self.head(x)
@@ -322,12 +349,11 @@ class Optional(dx.Module):
 
 
 @dx.dataclass
-class Either(dx.Module):
+class Either(dx.Layer):
     width: int = dx.field()
     use_bias: bool = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    norm: dx.LayerNorm | dx.RMSNorm = dx.when(use_bias, dx.LayerNorm(width, rngs=rngs), dx.RMSNorm(width, rngs=rngs))
-    # wrong: norm: dx.LayerNorm = dx.when(use_bias, dx.LayerNorm(width, rngs=rngs), dx.RMSNorm(width, rngs=rngs))
+    norm: dx.LayerNorm | dx.RMSNorm = dx.when(use_bias, dx.LayerNorm(width), dx.RMSNorm(width))
+    # wrong: norm: dx.LayerNorm = dx.when(use_bias, dx.LayerNorm(width), dx.RMSNorm(width))
     # error: assignment | assignment | reportAssignmentType
 
 
@@ -359,13 +385,12 @@ class Halved(dx.Module):
 
 
 @dx.dataclass
-class Stack(dx.Module):
+class Stack(dx.Layer):
     width: int = dx.field()
     depth: int = dx.field()
     name: str = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks = dx.Stacked(dx.Linear(width, width, rngs=rngs), depth)
-    # wrong: blocks = dx.Stacked(dx.Linear(width, name, rngs=rngs), depth)
+    blocks = dx.Stacked(dx.Linear(width, width), depth)
+    # wrong: blocks = dx.Stacked(dx.Linear(width, name), depth)
     # error: arg-type | arg-type | reportArgumentType
 
 
@@ -373,11 +398,10 @@ class Stack(dx.Module):
 
 
 @dx.dataclass
-class Stacks(dx.Module):
+class Stacks(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks: dx.Stacked[dx.Linear] = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3, remat=True)
-    # wrong: blocks: dx.Stacked[dx.LayerNorm] = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3, remat=True)
+    blocks: dx.Stacked[dx.Linear] = dx.Stacked(dx.Linear(width, width), 3, remat=True)
+    # wrong: blocks: dx.Stacked[dx.LayerNorm] = dx.Stacked(dx.Linear(width, width), 3, remat=True)
     # error: arg-type | arg-type | reportAssignmentType
 
 
@@ -385,10 +409,9 @@ class Stacks(dx.Module):
 
 
 @dx.dataclass
-class Deep(dx.Module):
+class Deep(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks = dx.Stacked(dx.Linear(width, width, rngs=rngs), 3)
+    blocks = dx.Stacked(dx.Linear(width, width), 3)
 
     def kernels(self) -> jax.Array:
         return self.blocks.layers.kernel.value

@@ -9,10 +9,9 @@ import declax as dx
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear = dx.Linear(width, width, rngs=rngs)
+    linear = dx.Linear(width, width)
     blocks: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
 
 

@@ -6,13 +6,12 @@ import declax as dx
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
     _: dx.KW_ONLY
     rate: float = dx.field(default=0.1)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, hidden)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.up(x)
@@ -75,4 +74,10 @@ config = dx.from_config(Block, {"dim": 4, "hidden": 8}, rngs=dx.Rngs(0))
 
 seeded = dx.spec(Block, 4, 8).build(rngs=dx.Rngs(0))
 # wrong: seeded = dx.spec(Block, 4, 8).build()
+# error: declax-spec | - | -
+
+# == build of a layer without rngs, after a replacement (annotations: no)
+
+biased = dx.spec(dx.Linear, 4, 8).replace(use_bias=False).build(rngs=dx.Rngs(0))
+# wrong: biased = dx.spec(dx.Linear, 4, 8).replace(use_bias=False).build()
 # error: declax-spec | - | -

@@ -7,10 +7,9 @@ import declax as dx
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    linear: dx.Linear = dx.Linear(width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear(x)
