@@ -34,7 +34,7 @@ import declax as dx
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """A block of a network.
 
     Args:
@@ -49,12 +49,11 @@ class Block(dx.Module):
     _: dx.KW_ONLY
     rate: float = dx.field(default=0.1)
     """How much is dropped."""
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    mixer: Callable[[jax.Array], jax.Array] = dx.Linear(dim, dim, rngs=rngs)
+    mixer: Callable[[jax.Array], jax.Array] = dx.Linear(dim, dim)
     """Mixes what comes in."""
-    up = dx.Linear(dim, 4 * hidden, rngs=rngs)
+    up = dx.Linear(dim, 4 * hidden)
     """The first layer."""
-    drop = dx.Dropout(rate, rngs=rngs)
+    drop = dx.Dropout(rate)
     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
     """Scales what comes in."""
 
@@ -64,9 +63,15 @@ class Block(dx.Module):
 
 @dx.dataclass
 class Deep(Block):
+    down = dx.Linear(4 * Block.hidden, Block.dim)
+
+
+@dx.dataclass
+class Explicit(dx.Module):
+    size: int = dx.field()
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()
-    down = dx.Linear(4 * Block.hidden, Block.dim, rngs=rngs)
+    lift = dx.Linear(size, 4, rngs=rngs)
 
 
 model = Block(2, hidden=3, rngs=dx.Rngs(0))
@@ -142,9 +147,9 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 
 def test_the_constructor_of_a_layer(editor: Editor) -> None:
     found = editor.signature("dx.Linear(")
-    assert found.label.startswith("(in_features: int, out_features: int, *, use_bias: bool = True, dtype: ")
+    assert found.label.startswith("(in_features: int, out_features: int, *, rngs: Rngs | None = None, use_bias: bool = ")
     assert found.label.endswith("-> Linear")
-    assert "rngs: Rngs" in found.parameters
+    assert "rngs: Rngs | None = None" in found.parameters
     assert not {"kernel", "bias"} & {name.partition(":")[0] for name in found.parameters}
     assert found.active == "in_features: int"
     assert found.parameters[found.active] == "in_features: size of the last axis of the input."
@@ -154,12 +159,16 @@ def test_the_constructor_of_a_layer(editor: Editor) -> None:
 def test_the_constructor_of_a_declared_class(editor: Editor) -> None:
     found = editor.signature("Block(2, ")
     assert found.label == (
-        "(dim: int, hidden: int, *, rate: float = 0.1, rngs: InitVar[Rngs],"
-        " mixer: (Array) -> Array = dx.Linear(dim, dim, rngs=rngs)) -> Block"
+        "(dim: int, hidden: int, *, rngs: Rngs | None = None, rate: float = 0.1,"
+        " mixer: (Array) -> Array = dx.Linear(dim, dim)) -> Block"
     )
     assert found.active == "hidden: int"
     assert found.parameters[found.active] == "hidden: the width between the layers."
     assert found.documentation.startswith("A block of a network.")
+
+
+def test_the_constructor_of_a_class_with_explicit_keys(editor: Editor) -> None:
+    assert editor.signature("Explicit(2, ").label == "(size: int, *, rngs: InitVar[Rngs]) -> Explicit"
 
 
 def test_the_parameters_are_offered_as_keywords(editor: Editor) -> None:
@@ -217,7 +226,7 @@ IN_CLASS_BODIES = [
     ("Linear(dim, dim", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
     ("4 * hidden", "hidden", "hidden: int", "hidden: int = dx.field(ge=1)"),
     ("Dropout(rate", "rate", "rate: float", "rate: float = dx.field(default=0.1)"),
-    ("Dropout(rate, rngs=rngs)", "rngs)", "rngs: InitVar[Rngs]", "rngs: dx.InitVar[dx.Rngs] = dx.field()"),
+    ("Linear(size, 4, rngs=rngs)", "rngs)", "rngs: InitVar[Rngs]", "rngs: dx.InitVar[dx.Rngs] = dx.field()"),
     ("variable((dim,)", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
     ("Block.dim", "dim", "dim: int", "dim: int = dx.field(ge=1)"),
 ]
@@ -247,7 +256,7 @@ def test_renaming_a_field_renames_keywords_of_the_constructor(editor: Editor) ->
     assert editor.rename("4 * hidden", "hidden") == [cursor_of(use) for use in uses]
 
 
-BODY = "\n\n@dx.dataclass\nclass Other(dx.Module):\n    dim: int = dx.field()\n"
+BODY = "\n\n@dx.dataclass\nclass Other(dx.Layer):\n    dim: int = dx.field()\n"
 
 
 def test_arguments_are_offered_in_a_class_body(editor: Editor) -> None:

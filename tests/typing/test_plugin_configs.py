@@ -14,15 +14,14 @@ T = TypeVar("T", bound=dx.Module)
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
     _: dx.KW_ONLY
     rate: float = dx.field(default=0.1)
     act: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     mode: Literal["a", "b"] = dx.field(default="a")
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, hidden)
 
 
 @dx.dataclass

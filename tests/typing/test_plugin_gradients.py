@@ -16,10 +16,9 @@ T = TypeVar("T")
 
 
 @dx.dataclass
-class Base(dx.Module):
+class Base(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    linear: dx.Linear = dx.Linear(width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear(x)

@@ -14,11 +14,10 @@ import declax as dx
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
-    norm: dx.BatchNorm = dx.BatchNorm(width, rngs=rngs)
+    linear: dx.Linear = dx.Linear(width, width)
+    norm: dx.BatchNorm = dx.BatchNorm(width)
 
 
 @dx.dataclass
@@ -27,10 +26,9 @@ class Wide(Block):
 
 
 @dx.dataclass
-class Student(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(2, 2, rngs=rngs)
-    norm: dx.BatchNorm = dx.BatchNorm(2, rngs=rngs)
+class Student(dx.Layer):
+    linear: dx.Linear = dx.Linear(2, 2)
+    norm: dx.BatchNorm = dx.BatchNorm(2)
     more: list[dx.Linear] = dx.data(default_factory=list[dx.Linear])
     maybe: dx.Linear | None = dx.field(default=None)
     pooled: dx.Dropout | None = dx.field(default=None)

@@ -13,12 +13,11 @@ T = TypeVar("T")
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
-    inner = dx.Linear(width, width, rngs=rngs)
-    several = dx.repeat(2, dx.Linear(width, width, rngs=rngs))
+    linear: dx.Linear = dx.Linear(width, width)
+    inner = dx.Linear(width, width)
+    several = dx.repeat(2, dx.Linear(width, width))
     double = 2 * width
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -27,13 +26,12 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     width: int = dx.field()
     anything: object = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
-    inner = dx.Linear(width, width, rngs=rngs)
-    several = dx.repeat(2, dx.Linear(width, width, rngs=rngs))
+    linear: dx.Linear = dx.Linear(width, width)
+    inner = dx.Linear(width, width)
+    several = dx.repeat(2, dx.Linear(width, width))
     double = 2 * width
     blocks: list[Block] = dx.data(default_factory=list[Block])
     heads: dict[str, dx.Linear] = dx.data(default_factory=dict[str, dx.Linear])
@@ -44,7 +42,7 @@ class Model(dx.Module):
     chain: dx.Sequential[..., jax.Array] | None = dx.field(default=None)
     either: dx.Linear | dx.BatchNorm | None = dx.field(default=None)
 
-    def __post_init__(self, rngs: dx.Rngs) -> None:
+    def __post_init__(self, *, rngs: dx.Rngs | None = None) -> None:
         self.extra = dx.Param(1)
 
 

@@ -9,10 +9,9 @@ import declax as dx
 
 
 @dx.dataclass
-class Model(dx.Module):
+class Model(dx.Layer):
     width: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    linear: dx.Linear = dx.Linear(width, width, rngs=rngs)
+    linear: dx.Linear = dx.Linear(width, width)
     scale: dx.Param[jax.Array] = dx.variable((width,), initializer=dx.initializers.ones)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -163,16 +163,11 @@ class DeclaredField:
         self.specifier: str | None = entry.get("specifier")
         self.mark: str | None = entry.get("mark")
         self.is_constant: bool = entry.get("is_constant", False)
-        self.is_init_var: bool = attribute["is_init_var"] or (self.name == RNGS and self._is_implied)
+        self.is_init_var: bool = attribute["is_init_var"] or (self.name == RNGS and owner.fullname == names.LAYER)
         self.has_default: bool = attribute["has_default"]
         self.in_init: bool = attribute["is_in_init"]
         self.kw_only: bool = attribute["kw_only"]
         self.statement: AssignmentStmt | None = statement if self.owner is cls.info else None
-
-    @property
-    def _is_implied(self) -> bool:
-        """Whether it is the `rngs` of a Layer."""
-        return isinstance(self.type, Instance) and self.type.type.fullname == names.IMPLIED_RNGS
 
     @cached_property
     def type(self) -> ProperType:

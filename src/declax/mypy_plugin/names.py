@@ -7,8 +7,6 @@ from typing import Final
 PYTREE: Final = "declax._classes.pytree.Pytree"
 MODULE: Final = "declax._module.module.Module"
 LAYER: Final = "declax.nn.layer.Layer"
-IMPLIED_RNGS: Final = "declax.nn.layer.ImpliedRngs"
-"""The type of `rngs` in a Layer, which its instances do not have."""
 VARIABLE: Final = "declax._variables.variable.Variable"
 RNGS: Final = "declax._random.streams.Rngs"
 STATE: Final = "declax._state.states.State"

@@ -57,6 +57,6 @@ class Layer(Module):
 
     _pytree__implies_rngs: ClassVar[bool] = True
     if TYPE_CHECKING:
-        rngs: ImpliedRngs = field(default=ImpliedRngs(), kw_only=True)
+        rngs: ImpliedRngs = field(default=None, kw_only=True)  # type: ignore[assignment]  # editors show the default
     else:
         rngs: InitVar[Rngs | None] = field(default=None, kw_only=True)

@@ -49,6 +49,7 @@ def registry() -> Registry:
             (names.NODE_TAKERS, models.check_node, models.MODEL),
             ([names.UPDATE, names.MERGE], models.check_states, models.MODEL),
             ([names.SEQUENTIAL], sizes.check, sizes.SIZES),
+            ([names.REPLACE, names.STANDARD_REPLACE], keys.check_replace, keys.KEYS),
             ([names.SPEC], configs.check_spec, configs.SPEC),
             (names.CONFIG_READERS, configs.check_config, FAILED),
         ),

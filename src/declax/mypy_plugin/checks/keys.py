@@ -20,6 +20,7 @@ from mypy.nodes import (
     YieldExpr,
 )
 from mypy.plugin import FunctionContext
+from mypy.types import Instance, get_proper_type
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import RNGS, DeclaredClass, declared_class, flag_of, is_declared
@@ -49,6 +50,18 @@ def check_call(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
         rngs = RNGS if isinstance(where, FuncItem) and RNGS in where.arg_names else "dx.Rngs(0)"
         problem = f"{drawn} draws a key, but the call has no {RNGS}"
         report.error(f"{info.name}(...): {problem}", call, fix=f"{info.name}(..., {RNGS}={rngs})")
+
+
+def check_replace(ctx: FunctionContext, report: Reporter) -> None:
+    """Checks that ``replace(model, ...)`` passes `rngs` if the constructor draws keys."""
+    call, typ = ctx.context, get_proper_type(ctx.arg_types[0][0]) if ctx.arg_types[0] else None
+    is_open = not isinstance(call, CallExpr) or ArgKind.ARG_STAR2 in call.arg_kinds or RNGS in call.arg_names
+    if is_open or not isinstance(typ, Instance) or not takes_optional_rngs(typ.type, report.api):
+        return
+    drawn = drawn_by(typ.type, None, report.api)  # the model may have been given its other parts
+    if drawn is not None:
+        problem = f"{typ.type.name}.{drawn} draws a key, but the call has no {RNGS}"
+        report.error(f"replace: {problem}", call, fix=f"replace(..., {RNGS}=dx.Rngs(0))")
 
 
 def _is_in_module(call: CallExpr, api: Any) -> bool:
