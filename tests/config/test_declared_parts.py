@@ -404,6 +404,16 @@ def test_parts_of_a_class_that_is_a_field():
     assert spec["part.out_features"] == 6
 
 
+def test_values_that_build_on_each_other():
+    lines = ["@dx.dataclass", "class Chain(dx.Module):", "    x0: int = dx.field()"]
+    lines += [f"    x{n}: int = x{n - 1} + x{n - 1}" for n in range(1, 60)]  # each is looked at once
+    lines += ["    y0 = x0 + 1", *(f"    y{n} = dx.when(x0 == 1, y{n - 1}, y{n - 1})" for n in range(1, 60))]
+    names: dict[str, Any] = {"dx": dx, "__name__": __name__}
+    exec("\n".join(lines), names)
+    assert dx.spec(names["Chain"], 1)["x59"] == names["Chain"](1).x59 == 2**59
+    assert names["Chain"](1).y59 == 2
+
+
 def test_parts_with_further_keywords():
     assert dx.spec(Chosen, 3)["open"] == dx.spec(Free, 3, scale=2)
     made = build(Chosen, {"dim": 3, "open": {"shift": 1}})

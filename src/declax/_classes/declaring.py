@@ -253,12 +253,21 @@ def _class_of(expression: Expression) -> Any:
 
 def _is_static_number(cls: Any, value: Any) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
-    if is_arithmetic(target_of(value)):
-        return all(_is_static_number(cls, v) for v in operands_of(value))
-    if isinstance(value, Declaration):
-        annotation = own_annotations(cls).get(value._pytree__name or "")
-        return annotation is not None and decide(annotation, AnnotationScope(cls)).is_number
-    return isinstance(value, int | float)
+    waiting, seen = [value], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if is_arithmetic(target_of(value)):
+            waiting.extend(operands_of(value))
+        elif isinstance(value, Declaration):
+            annotation = own_annotations(cls).get(value._pytree__name or "")
+            if annotation is None or not decide(annotation, AnnotationScope(cls)).is_number:
+                return False
+        elif not isinstance(value, int | float):
+            return False
+    return True
 
 
 def _in_order(annotations: Mapping[str, Any], internal: Mapping[str, Any], body: BodyNames) -> dict[str, Any]:

@@ -63,15 +63,22 @@ SELF: Final = Term()
 
 def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
-    value = referred(value)
-    if value.__class__ in CONTAINERS:
-        return any(map(makes_data, items(value)))
-    call, target = call_of(value), target_of(value)
-    if call is not None:
-        return isinstance(call.target, type) and issubclass(call.target, Pytree)
-    if target is literal:
-        return makes_data(value._pytree__value)
-    return is_lazy(target) and any(map(makes_data, value._pytree__call.args[1:]))
+    waiting, seen = [value], set[int]()
+    while waiting:
+        value = referred(waiting.pop())
+        call, target = call_of(value), target_of(value)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if call is not None and isinstance(call.target, type) and issubclass(call.target, Pytree):
+            return True
+        if value.__class__ in CONTAINERS:
+            waiting.extend(items(value))
+        elif target is literal:
+            waiting.append(value._pytree__value)
+        elif is_lazy(target):
+            waiting.extend(value._pytree__call.args[1:])
+    return False
 
 
 # --- shared objects -------------------------------------------------------------

@@ -25,14 +25,15 @@ class ClassBodyScope(Environment):
         self.parts = {n: freeze(with_parts(target, (n,), known[n][0])) for n in known}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
         self._given = owner.full_arguments
+        self._read: dict[str, Any] = {}
         self._open: set[str] = set()
 
     def read(self, name: str) -> Any:
-        value = self._given[name] if name in self._given else self.parts[name]
-        self._open.add(name)
-        found = self.value(value)
-        self._open.discard(name)
-        return found
+        if name not in self._read:
+            self._open.add(name)
+            self._read[name] = self.value(self._given[name] if name in self._given else self.parts[name])
+            self._open.discard(name)
+        return self._read[name]
 
     def value(self, value: Any) -> Any:
         """A value with its expressions evaluated; those that need an instance remain."""
