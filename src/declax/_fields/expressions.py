@@ -242,12 +242,12 @@ def contents_of(value: Expression, known: Mapping[int, object]) -> Contents:
         is_forked = is_lazy(target_of(parent))
         for number, operand in enumerate(operands_of(parent)):
             inside = (*around, id(parent), number) if is_forked and number else around
-            if not has_expression(operand):
-                found.constants.append(operand)
-            elif operand.__class__ in CONTAINERS:
-                waiting.append((operand, inside))
-            elif id(operand) in known or isinstance(operand, Declaration):
+            if id(operand) in known or isinstance(operand, Declaration):
                 found.leaves.append(operand)
+            elif operand.__class__ in CONTAINERS and has_expression(operand):
+                waiting.append((operand, inside))
+            elif not isinstance(operand, Expression):
+                found.constants.append(operand)
             else:
                 is_call = call_of(operand) is not None or target_of(operand) is repeated
                 if is_call:

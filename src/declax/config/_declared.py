@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate
 from declax._fields.expressions import Declaration
-from declax._fields.overrides import DeclaredPart, expression_of, with_parts
+from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
 from declax.config._data import SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
@@ -20,9 +20,8 @@ class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
     def __init__(self, owner: SpecData) -> None:
-        target: Any = owner.target
-        known = getattr(target, "_pytree__expressions", {})
-        self.parts = {n: freeze(with_parts(target, (n,), known[n][0])) for n in known}
+        known = getattr(owner.target, "_pytree__expressions", {})
+        self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
         self._given = owner.full_arguments
         self._read: dict[str, Any] = {}
