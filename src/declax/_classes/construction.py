@@ -14,8 +14,7 @@ from types import EllipsisType
 from typing import Any, Final, get_args
 
 from declax._classes.argument_checks import ArgumentCheck, is_checked
-from declax._classes.declaring import EXPRESSIONS_KEY
-from declax._classes.overriding import OWN_KEY, expressions_of
+from declax._classes.overriding import expressions_of
 from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta
@@ -23,6 +22,7 @@ from declax._classes.records import NEW, Record, record_of
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.call import Call
 from declax._fields.class_body import PlainDefault
+from declax._fields.class_info import MAKER_KEY, maker_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.overrides import overriding
@@ -33,7 +33,6 @@ from declax._typing import MISSING, RECORD_KEY
 from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
 from declax.errors import DeclaxError, FieldError, describe, type_name
 
-MAKER_KEY: Final = "_pytree__maker"
 POST_INIT_KEY: Final = "_pytree__post_init"
 """The entry of a class for the InitVars that its ``__post_init__`` takes."""
 ALL: Final = ...
@@ -58,13 +57,13 @@ class UsedUp:
         raise AttributeError(f"{where} is an InitVar: only the constructor receives it{hint}")
 
 
-def install(cls: Any, names: Sequence[str]) -> None:
-    """Gives a class its expressions, and the function that makes the parts of its instances.
+def install(cls: Any, own: Mapping[str, Expression], names: Sequence[str]) -> None:
+    """Gives a class its expressions, of which its own body binds `own`, and the function that makes the parts.
 
     The defaults of the named fields are not attributes of the class; those without a specifier are read by descriptors.
     """
     fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
-    known = expressions_of(cls)
+    known = expressions_of(cls, own)
     for name in own_annotations(cls):
         field = fields.get(name)
         if field is None or name in known or field._field_type is not dataclasses._FIELD:  # type: ignore[attr-defined]  # the standard offers no public way
@@ -76,9 +75,8 @@ def install(cls: Any, names: Sequence[str]) -> None:
             setattr(cls, name, UsedUp(name))
         elif name in known and fields[name].init and name in cls.__dict__:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
-    setattr(cls, EXPRESSIONS_KEY, known)
-    setattr(cls, MAKER_KEY, Maker(cls, known))
-    for name, expression in cls.__dict__[OWN_KEY].items():
+    setattr(cls, MAKER_KEY, Maker(cls, own, known))
+    for name, expression in own.items():
         if expression._pytree__name == name and not isinstance(cls.__dict__.get(name), UsedUp):
             expression._pytree__owner = type_name(cls)
 
@@ -88,8 +86,7 @@ LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without 
 
 def is_recorded(cls: type, name: str) -> bool:
     """Whether instances keep a record of the argument of a name."""
-    maker: Maker | None = getattr(cls, MAKER_KEY, None)
-    return maker is not None and name in maker.recorded
+    return name in maker_of(cls).recorded
 
 
 def call_now(obj: Any) -> Call:
@@ -120,8 +117,8 @@ def call_now(obj: Any) -> Call:
 def refuse_loss(obj: Any, operation: str, error: type[DeclaxError], where: str) -> None:
     """Raises for an internal part that a new object would not have: it was assigned since, or that is unknown."""
     cls, record = type(obj), record_of(obj)
-    maker: Maker | None = getattr(cls, MAKER_KEY, None)
-    if maker is None or not maker.internal:
+    maker: Maker = maker_of(cls)
+    if not maker.internal:
         return
     if record is None:
         raise error(
@@ -148,16 +145,21 @@ class Maker:
     """Checks the arguments of a constructor, and makes the parts of an instance.
 
     Attributes:
+      own: the expressions that the body of the class binds, by name and in order.
+      expressions: all names in the order of evaluation, each with its expression and those that it overrides.
       recorded: the names of the arguments that a `Record` keeps.
       internal: the parts that the caller cannot supply.
       init_vars: the names of the InitVars, in the order of the constructor.
       draws: whether each construction draws keys from `rngs`.
     """
 
-    def __init__(self, cls: Any, known: Mapping[str, tuple[Expression, ...]]) -> None:
+    def __init__(
+        self, cls: Any, own: Mapping[str, Expression], expressions: Mapping[str, tuple[Expression, ...]]
+    ) -> None:
         fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
         self._cls = cls
-        self._known = known
+        self.own = own
+        self.expressions = expressions
         self.init_vars = [name for name, field in fields.items() if is_init_var(field)]
         scope = AnnotationScope(cls)
         self._checks = [ArgumentCheck(field, scope, self.init_vars) for field in fields.values() if is_checked(field)]
@@ -177,7 +179,7 @@ class Maker:
                 fix=f"{POLICY}: dx.Policy = dx.field(default=dx.Policy())",
             )
         self._says_dtypes = self._has_policy or "param_dtype" in fields
-        self._make = PartsFunction(cls, known, parts, self.init_vars, self._checks) if parts else None
+        self._make = PartsFunction(cls, own, expressions, parts, self.init_vars, self._checks) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.draws = any(map(part_draws_keys, parts))
 
@@ -205,7 +207,7 @@ class Maker:
                 PartRecipe(given[name]) if name in given else recipe,
                 is_argument=fields[name].init and name not in given,
             )
-            for name, expressions in self._known.items()
+            for name, expressions in self.expressions.items()
             if name in fields and (recipe := recipe_of(fields[name])) is not None
         ]
 
@@ -240,8 +242,9 @@ class Maker:
             self._overridden.clear()  # what is repeated has the same ones
             found = {name: overriding(value) for name, value in overrides.items()}
             given = {name: expression for name, expression in found.items() if expression is not None}
-            known = {**self._known, **{name: (expression, *self._known[name]) for name, expression in given.items()}}
-            made = PartsFunction(self._cls, known, self._parts_with(given), self.init_vars, self._checks)
+            nearer = {name: (expression, *self.expressions[name]) for name, expression in given.items()}
+            known = {**self.expressions, **nearer}
+            made = PartsFunction(self._cls, self.own, known, self._parts_with(given), self.init_vars, self._checks)
             self._overridden[key] = (overrides, made)
         return self._overridden[key][1]
 

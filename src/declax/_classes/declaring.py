@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
-from declax._classes.overriding import OWN_KEY, expressions_of, inherited, inherited_annotation, take_fields
+from declax._classes.overriding import expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import FIX_OF_SHARED, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
 from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
+from declax._fields.class_info import MAKER_KEY
 from declax._fields.expressions import Declaration, Expression, referred
 from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial
@@ -27,14 +28,13 @@ from declax._fields.specifiers import (
 from declax._fields.table import take_marks
 from declax.errors import FieldError, describe, type_name
 
-EXPRESSIONS_KEY: Final = "_pytree__expressions"
 _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
-def declare(cls: Any) -> list[str]:
+def declare(cls: Any) -> tuple[dict[str, Expression], list[str]]:
     """Converts the names that a class body binds to expressions to standard fields, and takes the fields of the bases.
 
-    Returns the names of the fields whose defaults are not attributes of the class.
+    Returns these expressions, and the names of the fields whose defaults are not attributes of the class.
     """
     body: BodyNames = cls.__dict__.get(BODY_KEY) or BodyNames()
     _check_shared(cls, body)
@@ -42,7 +42,7 @@ def declare(cls: Any) -> list[str]:
         delattr(cls, BODY_KEY)
         _check_body(cls, body)
     _check_bases(cls)
-    taken = take_fields(cls, expressions_of(cls))
+    taken = take_fields(cls, expressions_of(cls, {}))
     added: dict[str, Any] = {}
     annotations = own_annotations(cls)
     for name, expression in body.bound.items():
@@ -59,8 +59,7 @@ def declare(cls: Any) -> list[str]:
             _declare_argument(cls, name, expression, annotations[name], given)
     if added:
         cls.__annotations__ = _in_order(annotations, added, body)
-    setattr(cls, OWN_KEY, body.bound)
-    return [*body.bound, *taken]
+    return body.bound, [*body.bound, *taken]
 
 
 def _check_annotated(cls: type, name: str, recipe: Recipe | None, annotations: Collection[str]) -> None:
@@ -122,7 +121,7 @@ def _check_options(cls: type, name: str, expression: Expression) -> None:
 def _check_bases(cls: type) -> None:
     """Refuses bases whose expressions nothing would evaluate."""
     for base in cls.__mro__[1:]:
-        if EXPRESSIONS_KEY in base.__dict__ or base.__module__.startswith("declax."):
+        if MAKER_KEY in base.__dict__ or base.__module__.startswith("declax."):
             continue
         if BODY_KEY in base.__dict__ and "__dataclass_fields__" not in base.__dict__:
             take_marks(base)

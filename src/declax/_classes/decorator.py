@@ -12,7 +12,6 @@ from typing_extensions import dataclass_transform, deprecated
 from declax._classes.argument_checks import is_checked
 from declax._classes.construction import (
     LOST_RECORD,
-    MAKER_KEY,
     call_now,
     install,
     is_recorded,
@@ -27,7 +26,7 @@ from declax._classes.records import record_of
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.class_body import RNGS_LINES
-from declax._fields.class_info import info_of
+from declax._fields.class_info import MAKER_KEY, UNDECLARED, info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.sources import text_of
@@ -94,7 +93,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
     _resolve_pseudo_fields(cls)
-    declared = declare(cls)
+    own, declared = declare(cls)
     _check_defaults(cls)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
@@ -105,7 +104,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     _decorate(cls, options)
     _check_fields(cls)
-    install(cls, declared)
+    install(cls, own, declared)
     prepare(cls)
     statuses = {spec.status for spec in cls._pytree__info.specs.values()}
     if not has_own_hash and cls.__dict__.get("__hash__") and statuses != {Status.STATIC}:
@@ -155,7 +154,7 @@ def _needs_maker(cls: Any) -> bool:
         specifier = specifier_of(field) if isinstance(field, dataclasses.Field) else None
         if specifier is not None and (specifier.recipe is not None or is_checked(field)):
             return True
-    return any(base.__dict__["_pytree__maker"].is_needed for base in cls.__mro__ if base.__dict__.get("_pytree__maker"))
+    return any(base.__dict__.get(MAKER_KEY, UNDECLARED).is_needed for base in cls.__mro__)
 
 
 def _check_call(cls: Any) -> None:

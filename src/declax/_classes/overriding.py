@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from declax._fields.annotations import AnnotationScope, own_annotations
+from declax._fields.class_info import MAKER_KEY, UNDECLARED
 from declax._fields.expressions import Expression
 
-OWN_KEY: Final = "_pytree__own"
-"""The entry of a class for the expressions that its own body binds, by name and in order."""
 
+def expressions_of(cls: type, own: Mapping[str, Expression]) -> dict[str, tuple[Expression, ...]]:
+    """The expressions of a class by name, in the order of evaluation, each followed by those that it overrides.
 
-def expressions_of(cls: type) -> dict[str, tuple[Expression, ...]]:
-    """The expressions of a class by name, in the order of evaluation, each followed by those that it overrides."""
+    Its own body binds `own`.
+    """
     found: dict[str, tuple[Expression, ...]] = {}
     for base in reversed(cls.__mro__):
-        for name, expression in base.__dict__.get(OWN_KEY, {}).items():
+        bound: Mapping[str, Expression] = own if base is cls else base.__dict__.get(MAKER_KEY, UNDECLARED).own
+        for name, expression in bound.items():
             found[name] = (expression, *found.get(name, ()))
     return found
 

@@ -7,15 +7,15 @@ import functools
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentCheck, PartCheck
-from declax._classes.overriding import OWN_KEY
 from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
+from declax._fields.class_info import maker_of
 from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
 from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, rngs_parameter
 from declax._fields.refusals import refuse_partial
@@ -35,12 +35,14 @@ class PartsFunction:
     def __init__(
         self,
         cls: Any,
+        own: Collection[str],
         known: Mapping[str, tuple[Expression, ...]],
         parts: Sequence[Part],
         init_vars: Sequence[str],
         checks: Sequence[ArgumentCheck],
     ) -> None:
         self._cls = cls
+        self._own = own
         self._known = known
         self._parts = parts
         self._made = {part.name: part.made_by(cls) for part in parts}
@@ -242,7 +244,7 @@ class PartsFunction:
                 )
             if id(leaf) not in self._names:
                 name = leaf._pytree__name or ""
-                line = name if name in self._cls.__dict__[OWN_KEY] else f"{name}: ... = dx.field()"
+                line = name if name in self._own else f"{name}: ... = dx.field()"
                 raise FieldError(
                     f"{type_name(self._cls)}.{part.name}",
                     f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
@@ -352,8 +354,7 @@ def _lacks_rngs(call: Call) -> bool:
 
 def draws_keys(target: Any) -> bool:
     """Whether each construction of a class draws keys from its `rngs`."""
-    maker = getattr(target, "_pytree__maker", None)
-    return maker is not None and maker.draws
+    return bool(maker_of(target).draws)
 
 
 def part_draws_keys(part: Part) -> bool:

@@ -26,7 +26,7 @@ from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, o
 from declax._fields.call import CONTAINERS as LITERALS
 from declax._fields.call import has_expression
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
-from declax._fields.class_info import NOT_PREPARED, ClassInfo, own_info
+from declax._fields.class_info import MAKER_KEY, NOT_PREPARED, UNDECLARED, ClassInfo, own_info
 from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
@@ -110,9 +110,9 @@ class PytreeMeta(_ProtocolMeta):
 
         def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
             """The expression of a field, for the bodies of subclasses."""
-            if not name.startswith("_pytree__") and name in cls._pytree__expressions:
+            if not name.startswith("_pytree__") and name in cls._pytree__maker.expressions:
                 used_up = class_attribute(cls, name)  # an InitVar: its descriptor raises once more
-                return cls._pytree__expressions[name][0] if used_up is None else used_up.__get__(None, cls)
+                return cls._pytree__maker.expressions[name][0] if used_up is None else used_up.__get__(None, cls)
             text = f"type object {cls.__name__!r} has no attribute {name!r}"
             if not name.startswith("__") and name in getattr(cls, "__dataclass_fields__", {}):
                 text += f": only fields with a specifier have an expression. Declare it as `{name}: ... = dx.field()`"
@@ -197,8 +197,7 @@ class Pytree(metaclass=PytreeMeta):
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
     _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
-    _pytree__expressions: ClassVar[Mapping[str, tuple[Expression, ...]]] = {}
-    _pytree__maker: ClassVar[Any] = None
+    _pytree__maker: ClassVar[Any] = UNDECLARED
     _pytree__entry: ClassVar[Callable[..., None] | None] = None
     __annotations__.clear()  # `typing.get_type_hints` of a model shows its fields
 
@@ -461,12 +460,12 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
     declared = [name for name, spec in specs.items() if spec.recipe is not None or "check" in spec.notes]
     constructed = next(base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__)
     others = (base for base in cls.__mro__ if base not in constructed.__mro__)
-    unmade = next((name for base in others for name in base.__dict__.get("_pytree__own", ())), None)
+    unmade = next((name for base in others for name in base.__dict__.get(MAKER_KEY, UNDECLARED).own), None)
     if unmade is not None:
         raise _not_decorated(cls, unmade)
-    if not (declared or cls._pytree__implies_rngs) or "_pytree__maker" in cls.__dict__:
+    if not (declared or cls._pytree__implies_rngs) or MAKER_KEY in cls.__dict__:
         return
-    if cls._pytree__maker is None or "__dataclass_fields__" in cls.__dict__:
+    if cls._pytree__maker is UNDECLARED or "__dataclass_fields__" in cls.__dict__:
         raise _not_decorated(cls, next(iter(declared), RNGS))
     if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
         cls._pytree__maker.wrap_post_init(cls)

@@ -36,7 +36,7 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     if not own_info(cls).is_complete:
         prepare(cls)
     maker = cls._pytree__maker
-    sources = [maker.source] if maker is not None and maker.source else []
+    sources = [maker.source] if maker.source else []
     layout: Layout = layout_of(target) if isinstance(target, Pytree) else cls._pytree__layout
     if isinstance(target, Pytree) or layout.is_closed:
         functions = (layout.flatten, layout.unflatten)

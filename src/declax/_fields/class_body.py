@@ -347,7 +347,7 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
 def _check_hidden(cls: Any, declared: Collection[str]) -> None:
     """Refuses a plain value under the name of an inherited field or part, which instances would not see."""
     namespace = cls.__dict__
-    for name in cls._pytree__expressions.keys() & namespace.keys() - set(declared):
+    for name in cls._pytree__maker.expressions.keys() & namespace.keys() - set(declared):
         value = namespace[name]
         is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
         is_read_only = isinstance(value, property) and value.fset is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from declax._fields.expressions import Expression
 from declax._fields.specifiers import FieldSpec
 
 INFO_KEY: Final = "_pytree__info"
+MAKER_KEY: Final = "_pytree__maker"
 
 
 class ClassInfo:
@@ -40,6 +42,25 @@ class ClassInfo:
     def __reduce__(self) -> tuple[Any, ...]:
         """A class that is pickled by value (cloudpickle) is prepared anew."""
         return ClassInfo, (self.cls, self.specs, self.variables, self.is_frozen)
+
+
+class Undeclared:
+    """Stands for the `Maker` of a class that no decorator of declax has seen, and whose bases none has."""
+
+    own: Mapping[str, Expression] = {}
+    expressions: Mapping[str, tuple[Expression, ...]] = {}
+    recorded: Sequence[str] = ()
+    internal: Sequence[Any] = ()
+    draws = is_needed = False
+    source = ""
+
+
+UNDECLARED: Final = Undeclared()
+
+
+def maker_of(cls: Any) -> Any:
+    """The `Maker` of a class, or of its nearest decorated base; `UNDECLARED` for others."""
+    return getattr(cls, MAKER_KEY, UNDECLARED)
 
 
 NOT_PREPARED: Final = ClassInfo(object, {})

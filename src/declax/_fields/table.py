@@ -11,7 +11,7 @@ from typing import Any, Final
 from declax._fields.annotations import AnnotationScope, decide, own_annotations
 from declax._fields.call import Environment, evaluate
 from declax._fields.class_body import BODY_KEY, BodyNames
-from declax._fields.class_info import own_info
+from declax._fields.class_info import MAKER_KEY, own_info
 from declax._fields.expressions import Declaration, is_constant
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
 from declax.errors import MissingRngsError
@@ -41,7 +41,7 @@ def take_marks(cls: type) -> str | None:
 
 def _make_shared_calls(cls: type, body: BodyNames) -> None:
     """Makes the calls of an open class that were deferred for their `rngs` alone, once for all instances."""
-    if any("_pytree__maker" in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
+    if any(MAKER_KEY in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
         return
     for name, value in list(body.bound.items()):
         if not is_constant(value):

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Final
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate
+from declax._fields.class_info import maker_of
 from declax._fields.expressions import Declaration
 from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
@@ -20,7 +21,7 @@ class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
     def __init__(self, owner: SpecData) -> None:
-        known = getattr(owner.target, "_pytree__expressions", {})
+        known = maker_of(owner.target).expressions
         self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
         self._given = owner.full_arguments
