@@ -74,7 +74,7 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Scale(dx.Module):
+    ... class Scale(dx.Layer):
     ...     dim: int
     ...     weight: jax.Array
     >>> jax.tree.leaves(Scale(2, jax.numpy.ones(2)))
@@ -320,7 +320,7 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Scale(dx.Module):
+    ... class Scale(dx.Layer):
     ...     dim: int
     >>> dx.replace(Scale(2), dim=3).dim
     3

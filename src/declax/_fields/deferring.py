@@ -28,7 +28,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Table(dx.Module):
+    ... class Table(dx.Layer):
     ...     size: int = dx.field()
     ...     names: list[str] = dx.defer(sorted)(["b", "a"])
     >>> Table(3).names
@@ -55,11 +55,10 @@ def repeat(n: int, item: T, /) -> list[T]:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Tower(dx.Module):
+    ... class Tower(dx.Layer):
     ...     depth: int = dx.field()
     ...     dim: int = dx.field()
-    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
-    ...     layers = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))
+    ...     layers = dx.repeat(depth, dx.Linear(dim, dim))
     >>> len(Tower(3, 4, rngs=dx.Rngs(0)).layers)
     3
     """
@@ -100,7 +99,7 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Head(dx.Module):
+    ... class Head(dx.Layer):
     ...     dim: int = dx.field()
     ...     is_small: bool = dx.field(default=True)
     ...     width = dx.when(is_small, dim, 4 * dim)

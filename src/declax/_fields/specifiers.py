@@ -79,7 +79,7 @@ Data: TypeAlias = Annotated[T, Status.DATA]
 
 >>> import declax as dx
 >>> @dx.dataclass
-... class Warm(dx.Module):
+... class Warm(dx.Layer):
 ...     temperature: dx.Data[float]
 >>> jax.tree.leaves(Warm(0.5))
 [0.5]
@@ -90,7 +90,7 @@ Static: TypeAlias = Annotated[T, Status.STATIC]
 
 >>> import declax as dx
 >>> @dx.dataclass
-... class Named(dx.Module):
+... class Named(dx.Layer):
 ...     name: dx.Static[object]
 >>> jax.tree.leaves(Named("a"))
 []
@@ -377,10 +377,9 @@ def field(**options: Any) -> Any:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Block(dx.Module):
+    ... class Block(dx.Layer):
     ...     dim: int = dx.field(ge=1)
-    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
-    ...     up = dx.Linear(dim, 4 * dim, rngs=rngs)
+    ...     up = dx.Linear(dim, 4 * dim)
     >>> Block(3, rngs=dx.Rngs(0)).up.out_features
     12
     """
@@ -519,7 +518,7 @@ def variable(
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class Scale(dx.Module):
+    ... class Scale(dx.Layer):
     ...     dim: int = dx.field()
     ...     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones, stream=None)
     >>> Scale(3).scale.value.tolist()
@@ -554,9 +553,8 @@ def submodule(build: Any, /) -> Any:
 
     >>> import declax as dx
     >>> @dx.dataclass
-    ... class MLP(dx.Module):
+    ... class MLP(dx.Layer):
     ...     sizes: tuple[int, ...] = dx.field()
-    ...     rngs: dx.InitVar[dx.Rngs] = dx.field()
     ...     @dx.submodule
     ...     def layers(self, rngs: dx.Rngs) -> list[dx.Linear]:
     ...         return [dx.Linear(i, o, rngs=rngs) for i, o in zip(self.sizes, self.sizes[1:])]
