@@ -214,7 +214,7 @@ def test_the_sizes_of_the_code_that_have_a_bound(benchmarks):
     sizes = structure.sizes()
     comment = "# type: " + "ignore"
     ignores = sum(path.read_text(encoding="utf-8").count(comment) for path in structure.SOURCE.rglob("*.py"))
-    assert sizes["mypy_plugin"].lines < 3000
+    assert sizes["mypy_plugin"].lines < 3200
     assert sizes["config"].lines < 8000
     assert 7 <= sizes["all"].mean_function <= 12
     assert 7.5 <= sizes["all"].mean_named_function <= 12

@@ -147,8 +147,9 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 
 def test_the_constructor_of_a_layer(editor: Editor) -> None:
     found = editor.signature("dx.Linear(")
-    parameters = "(in_features: int, out_features: int, *, rngs: Rngs | None = None, use_bias: bool = "
-    assert found.label.startswith(parameters)
+    assert found.label.startswith(
+        "(in_features: int, out_features: int, *, rngs: Rngs | None = None, use_bias: bool = "
+    )
     assert found.label.endswith("-> Linear")
     assert "rngs: Rngs | None = None" in found.parameters
     assert not {"kernel", "bias"} & {name.partition(":")[0] for name in found.parameters}

@@ -1,7 +1,14 @@
 """Calls that lack the keys they draw: what mypy with the plugin reports, and what it accepts."""
 
+import ast
+import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import declax as dx
 from plugin_cases import assert_as_marked, check
 
 MODELS = """
@@ -34,17 +41,19 @@ class Outer(dx.Layer):
 
 @dx.dataclass
 class Fixed(dx.Layer):
-    inner = Given(dx.Linear(3, 4, rngs=dx.Rngs(0)))
+    mixer: dx.Linear = dx.field()
+    inner = Given(mixer)
 
 
 @dx.dataclass
 class Maybe(dx.Layer):
     deep: bool = dx.field(default=False)
     inner = dx.when(deep, dx.Linear(2, 2))
-    many = dx.repeat(2, dx.Linear(2, 2))
+    count: int = dx.field(default=0)
+    many = dx.repeat(count, dx.Linear(2, 2))
     drop = dx.Dropout(0.5)
     norm = dx.LayerNorm(4, use_scale=deep, use_bias=False)
-    count: dx.Variable[jax.Array] = dx.variable((), initializer=dx.initializers.zeros, stream=None)
+    steps: dx.Variable[jax.Array] = dx.variable((), initializer=dx.initializers.zeros, stream=None)
 
 
 @dx.dataclass
@@ -56,6 +65,28 @@ class Certain(Maybe):
 @dx.dataclass
 class Normed(dx.Layer):
     norm = dx.LayerNorm(4)
+
+
+@dx.dataclass
+class Configured(dx.Layer):
+    options: Certain = dx.field()
+    deep: bool = dx.field(default=True)
+    scale: dx.Param[jax.Array] | None = dx.variable((2,), initializer=dx.initializers.ones, when=options.deep)
+    gate: dx.Param[jax.Array] | None = dx.variable((2,), initializer=dx.initializers.ones, when=False)
+
+
+@dx.dataclass
+class Shallow(Certain):
+    deep: bool = dx.field(default=False)
+
+
+@dx.dataclass
+class Methodical(Block):
+    norm = dx.LayerNorm(4, use_scale=False, use_bias=False)
+
+    @dx.submodule
+    def up(self) -> dx.Linear:
+        return dx.Linear(4, 4, rngs=dx.Rngs(0))
 
 
 @dx.dataclass
@@ -206,19 +237,31 @@ from typing import Any
 import jax
 
 import declax as dx
-from models import Block, Explicit, Fixed, Given, Maybe, Opened, Outer, Without, make
+from models import Block, Certain, Configured, Explicit, Fixed, Given, Maybe, Methodical, Opened, Outer
+from models import Shallow, Without, make
 
 rngs = dx.Rngs(0)
-passed = dx.Linear(3, 4, rngs=rngs), dx.Linear(3, 4, rngs=None), Block(4, rngs=rngs), Explicit(rngs=rngs)
+passed = dx.Linear(3, 4, rngs=rngs), Block(4, rngs=rngs), Explicit(rngs=rngs)
 given = Given(dx.Linear(3, 4, rngs=rngs))
-keyless = Maybe(), Maybe(True), Without(), Opened(), dx.Dropout(0.5), dx.PReLU(), Fixed()
-normed = dx.LayerNorm(3, use_scale=False, use_bias=False), dx.LayerNorm(3, use_scale=bool(rngs), use_bias=False)
+conditional = Certain(False), Shallow(), Methodical(4)
+keyless = Maybe(), Without(), Opened(), dx.Dropout(0.5), dx.PReLU(), Fixed(dx.Linear(3, 4, rngs=rngs))
+normed = dx.LayerNorm(3, use_scale=False, use_bias=False)
 specs = dx.spec(dx.Linear, 3, 4), dx.spec(Given), dx.spec(Block, 3).build(rngs=rngs)
 built = dx.spec(Maybe).build(), dx.spec(dx.LayerNorm, 3).replace(use_scale=False, use_bias=False).build()
-with_part = dx.spec(Given, dx.spec(dx.Linear, 3, 4)).build()
-replaced = dx.spec(Given).replace(mixer=dx.spec(dx.Linear, 3, 4)).build()
 later = functools.partial(dx.Linear, 3, 4)
-abstract = dx.eval_shape(lambda: Block(4))
+
+
+def in_doubt(flag: bool) -> None:
+    dx.LayerNorm(3, use_scale=flag, use_bias=False)
+    Maybe(flag)
+    dx.Linear(3, 4, rngs=None)
+    dx.eval_shape(lambda: Block(4))
+    dx.spec(Given, dx.spec(dx.Linear, 3, 4)).build()
+    dx.spec(Given).replace(mixer=dx.spec(dx.Linear, 3, 4)).build()
+
+
+def of_options(options: Certain) -> None:
+    print(Configured(options))
 
 
 def options(**given: Any) -> dx.Linear:
@@ -286,3 +329,43 @@ def of_layers(block: Block, given: Given, options: dict[str, Any]) -> Block:
 def test_calls_without_keys(tmp_path: Path) -> None:
     files = {"models.py": MODELS, "wrong_rngs.py": WRONG, "right_rngs.py": RIGHT}
     assert_as_marked(files, check(tmp_path, files))
+
+
+# ================================================================= the run time agrees
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The names of a program, which can import the models."""
+    models = types.ModuleType("models")
+    monkeypatch.setitem(sys.modules, "models", models)
+    exec(MODELS, vars(models))
+    program = types.ModuleType("program")
+    monkeypatch.setitem(sys.modules, "program", program)
+    return vars(program)
+
+
+def statements(text: str) -> Iterator[str]:
+    """The statements of a program, with their decorators."""
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        first = node.decorator_list[0].lineno if isinstance(node, ast.ClassDef) and node.decorator_list else node.lineno
+        yield "\n".join(lines[first - 1 : node.end_lineno])
+
+
+def test_right_programs_run(names: dict[str, object]) -> None:
+    exec(RIGHT, names)
+
+
+def test_what_is_reported_is_refused(names: dict[str, object]) -> None:
+    """Calls of a module and class bodies are; a function or method only when it runs."""
+    refused = 0
+    for statement in statements(WRONG):
+        code = f"from __future__ import annotations\n{statement}"
+        if "# E: declax-" not in statement or statement.startswith(("class Open(", "def ")):
+            exec(code, names)
+            continue
+        refused += 1
+        with pytest.raises(dx.errors.DeclaxError, match=r"random keys|rngs|would be shared|draws"):
+            exec(code, names)
+    assert refused >= 20

@@ -83,10 +83,10 @@ def _made_in(defn: ClassDef) -> Iterator[dict[str, Any]]:
         target = call.callee.node if isinstance(call.callee, RefExpr) else None
         if specifier_of(call) == "variable":
             when, stream = given.get("when"), given.get("stream")
-            is_conditional = when is not None and flag_of(when) is not True
-            name_of_flag = when.name if is_conditional and isinstance(when, (NameExpr, MemberExpr)) else None
-            if (stream is None or isinstance(literal(stream), str)) and (name_of_flag or not is_conditional):
-                yield {"name": name, "when": name_of_flag}
+            flag = None if when is None else _name_of_flag(when)
+            is_certain = when is None or flag_of(when) is True
+            if (stream is None or isinstance(literal(stream), str)) and (is_certain or flag is not None):
+                yield {"name": name, "when": flag}
         elif isinstance(target, TypeInfo):
             flags = [flag_of(value) for key, value in given.items() if key.startswith("*")]
             named = {key: flag_of(value) for key, value in given.items() if not key.startswith("*")}
@@ -97,6 +97,16 @@ def _made_in(defn: ClassDef) -> Iterator[dict[str, Any]]:
                 "named": named,
                 "passes_rngs": isinstance(given.get(RNGS), NameExpr),
             }
+
+
+def _name_of_flag(when: Expression) -> str | None:
+    """The name of a field in a condition that is nothing else: ``use_bias`` or ``Base.use_bias``."""
+    if isinstance(when, NameExpr) and when.kind != GDEF:
+        return when.name if flag_of(when) is None else None
+    is_of_class = (
+        isinstance(when, MemberExpr) and isinstance(when.expr, RefExpr) and isinstance(when.expr.node, TypeInfo)
+    )
+    return when.name if isinstance(when, MemberExpr) and is_of_class else None
 
 
 def sown_in(nodes: Iterator[Node] | list[CallExpr]) -> Iterator[str]:
