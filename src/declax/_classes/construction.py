@@ -303,7 +303,7 @@ def wrap_post_init(cls: Any) -> None:
             return
         made = type(self)
         made._pytree__maker(self, init_vars)
-        taken = made.__dict__.get(POST_INIT_KEY, MISSING)
+        taken: Any = made.__dict__.get(POST_INIT_KEY, MISSING)
         if taken is MISSING:
             taken = _read_post_init(made)
         if taken is not None:

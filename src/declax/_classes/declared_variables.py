@@ -35,21 +35,21 @@ class VariableMaker:
     def _where(self) -> str:
         return f"{type_name(self._cls)}.{self._name}"
 
-    def _prepare(self) -> None:
-        """Reads the spec of the field, which is known when all names of its annotation are."""
+    def _prepare(self) -> Any:
+        """Reads the spec of the field, which is known when all names of its annotation are; returns its kind."""
         spec = info_of(self._cls).specs[self._name]
         self._marks = {name: False for name in ("trainable", "weight_decay") if not spec.notes.get(name, True)}
         self._kind = _kind_of(self._where, spec.annotation, AnnotationScope(self._cls))
+        return self._kind
 
     def __call__(
         self, rngs: Any, shape: Any, initializer: Any, dtype: Any, metadata: Any, sharding: Any = None, **computed: Any
     ) -> Variable[Any]:
         """Makes the Variable with a key of its stream; `computed` are the options that expressions give."""
-        if self._kind is None:
-            self._prepare()
+        kind: Any = self._kind or self._prepare()
         shape = self._shape(shape)
         if dtype is None:
-            dtype = PARAM_DTYPE() if issubclass(self._kind, Param) else jnp.float32
+            dtype = PARAM_DTYPE() if issubclass(kind, Param) else jnp.float32
         stream = computed.pop("stream", self._recipe.stream)
         key = None if stream is None else self._draw(rngs, stream)
         is_plain = metadata is EMPTY or metadata is None
@@ -60,7 +60,7 @@ class VariableMaker:
             value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
         if getattr(value, "shape", None) != shape:
             self._check_made(value, shape, dtype)
-        made: Variable[Any] = self._kind(value, **metadata)
+        made: Variable[Any] = kind(value, **metadata)
         return made
 
     def _placement(self, initializer: Any, shape: tuple[int, ...], metadata: Mapping[str, Any]) -> dict[str, Any]:

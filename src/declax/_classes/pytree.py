@@ -261,10 +261,9 @@ class Pytree(metaclass=PytreeMeta):
             return
         delete_attribute(self, name)
 
-    def _pytree__finish(self) -> None:
+    def _pytree__finish(self: Any) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
-        attributes: dict[Any, Any] = self.__dict__
-        layout: Layout = attributes.get(LAYOUT_KEY) or self._pytree__layout
+        layout: Layout = self.__dict__.get(LAYOUT_KEY) or self._pytree__layout
         if self._pytree__info.is_frozen or not fits(self, layout):
             fit_layout(self)
             layout = layout_of(self)
