@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import pickle
 import sys
 import types
@@ -356,6 +357,8 @@ SOURCES = st.recursive(
         st.builds("dx.when({}, {}, {})".format, inner, inner, inner),
         st.builds("dx.repeat(2, (a, {}))[1][1]".format, inner),
         st.builds("dx.defer(max)({}, {})".format, inner, inner),
+        st.builds("dx.defer(operator.sub)({}, {})".format, inner, inner),
+        st.builds("dx.defer(operator.getitem)([2, {}], -1)".format, inner),
     ),
     max_leaves=6,
 )
@@ -372,12 +375,12 @@ def test_a_spec_and_the_constructor_evaluate_alike(source, a, b):
         "    pair: tuple[int, int] = (b, 2 * a)",
         f"    x: float = {source}",
     ]
-    names: dict[str, Any] = {"dx": dx, "__name__": __name__}
+    names: dict[str, Any] = {"dx": dx, "operator": operator, "__name__": __name__}
     exec("\n".join(lines), names)
     plain = types.SimpleNamespace(
         when=lambda flag, item, other: item if flag else other, repeat=lambda n, item: [item] * n, defer=lambda f: f
     )
-    expected = eval(source, {"dx": plain, "a": a, "b": b, "pair": (b, 2 * a)})
+    expected = eval(source, {"dx": plain, "operator": operator, "a": a, "b": b, "pair": (b, 2 * a)})
     assert names["Computed"](a, b).x == expected
     assert dx.spec(names["Computed"], a, b)["x"] == expected
 

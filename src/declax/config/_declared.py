@@ -13,7 +13,7 @@ from declax._typing import MISSING
 from declax.config._data import SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
 
-_PLAIN: Final = ("builtins", "math", "operator")
+_PLAIN: Final = ("builtins", "math", "operator", "_operator")
 """The modules whose functions are called; calls of other functions become specs."""
 
 
