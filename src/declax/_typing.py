@@ -26,6 +26,10 @@ PyTree: TypeAlias = Any
 """Any tree that `jax.tree` can flatten; Python's types cannot say it."""
 
 Shape: TypeAlias = tuple[int, ...]
+
+DTYPE_MARK: Final = "dtype"
+"""The mark of `Dtype` at run time."""
+
 if TYPE_CHECKING:
 
     class SupportsDtype(Protocol):
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     Dtype: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDtype
     """Arguments of `jax.numpy.dtype`: scalar types, dtypes and their names."""
 else:
-    Dtype = Annotated[Any, "dtype"]  # to tell a field of a dtype from one of anything, which configurations have to
+    Dtype = Annotated[Any, DTYPE_MARK]  # to tell a field of a dtype from one of anything, which configurations have to
 
 MYPY: Final = False
 """mypy assumes that a variable of this name is True, which separates declarations for mypy and pyright."""

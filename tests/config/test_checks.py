@@ -156,7 +156,7 @@ def test_init_vars_are_checked():
 def test_classes_without_checks_have_no_more_to_do():
     @dx.dataclass
     class Unchecked(dx.Module):
-        width: int = dx.static(default=1, help="a note that the constructor does not need")
+        width: int = dx.data(default=1, help="a note that the constructor does not need")
 
     assert "__post_init__" not in vars(Unchecked)
     assert not hasattr(Unchecked, "__post_init__")

@@ -84,7 +84,7 @@ def test_rngs_are_given_to_build(make):
         (jax.ShapeDtypeStruct((), "float32"), "a spec cannot hold an array", "array.tolist()"),
         (dx.List([1]), "a spec cannot hold a model", "dx.spec(List, ...), or dx.spec_of(model)"),
         (dx.Param(1), "a spec cannot hold a model", "dx.spec_of"),
-        ({1, 2}, "a spec cannot hold a mutable object", "a tuple or list"),
+        (bytearray(b"a"), "a spec cannot hold a mutable object", "a tuple or list"),
         ({1.5: 2}, "the keys of a dict in a spec must be strings", "a list of pairs"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_plain_dataclass_is_built_around_models():
 
 def test_parts_by_path():
     assert locate(small(), dx.Ref("/blocks/1/mixer")).value == dx.spec(Gate, 4)
-    reader = catalog_for(()).reader
+    reader = catalog_for(()).root_reader
     assert not keeps_specs(reader(list[dx.Spec[Mlp]]))
     assert all(keeps_specs(reader(kept)) for kept in (dx.Spec[Mlp] | None, dx.Spec, dx.Spec[Any], int | dx.Spec))
 

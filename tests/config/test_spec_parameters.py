@@ -6,8 +6,9 @@ import typing
 
 import declax as dx
 from config.spec_models import Block, Gate, Mixer, Mlp, Model, Open, Train, schedule
+from declax._fields.meanings import members_of
 from declax._typing import MISSING
-from declax.config._reading.parameters import allowed_classes, parameters_of
+from declax.config._reading.parameters import parameters_of
 
 
 def test_a_declared_class():
@@ -37,7 +38,8 @@ def test_defaults_by_factory():
 
 def test_annotations_are_evaluated_inside_too():
     assert parameters_of(Model).by_name["blocks"].annotation == list[Block]
-    assert allowed_classes(parameters_of(Block).by_name["mixer"].annotation) == (Mlp, Gate)
+    mixers = members_of(parameters_of(Block).by_name["mixer"].meaning())
+    assert [mixer.cls for mixer in mixers] == [Mlp, Gate]
     assert parameters_of(Model).by_name["proto"].annotation == dx.Spec[Block] | None
 
 

@@ -545,12 +545,15 @@ class ForTypes(dx.Module):
         self.size, self.call, self.activation = size, call, activation
 
 
-def test_an_annotation_without_meaning_is_refused_at_the_first_use(monkeypatch):
+def test_an_annotation_without_meaning_is_refused_at_its_first_use(monkeypatch):
     assert dx.spec(Later, size=1).build().size == 1
+    assert dx.from_config(Later, {"size": 1}).size == 1
+    assert dx.to_config(dx.spec(Later, size=1)) == {"kind": "Later", "size": 1}
+    assert dx.to_config(dx.spec(Later, size=1), full=True) == {"kind": "Later", "$version": 1, "size": 1}
     for use in (
-        lambda: dx.from_config(Later, {"size": 1}),
+        lambda: dx.from_config(Later, {"size": 1, "parts": {}}),
         lambda: dx.json_schema(Later),
-        lambda: dx.to_config(dx.spec(Later, size=1)),
+        lambda: dx.to_config(dx.spec(Later, size=1, parts={"a": [dx.spec(Branch, leaf=2)]})),
     ):
         with pytest.raises(dx.ConfigError, match="which does not exist at run time") as caught:
             use()

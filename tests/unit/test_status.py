@@ -31,7 +31,8 @@ from jaxtyping import Float, PyTree
 
 import declax as dx
 from declax import errors
-from declax._fields.annotations import AnnotationScope, decide
+from declax._fields.annotations import AnnotationScope
+from declax._fields.deciding import decide
 from declax._fields.specifiers import Status
 
 if TYPE_CHECKING:

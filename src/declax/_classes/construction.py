@@ -11,18 +11,19 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from declax._classes.argument_checks import ArgumentCheck, is_checked
+from declax._classes.argument_checks import ArgumentChecks
 from declax._classes.overriding import expressions_of
 from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta
 from declax._classes.records import NEW, Record, record_of
-from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.call import Call
 from declax._fields.class_body import PlainDefault
 from declax._fields.class_info import MAKER_KEY, maker_of
+from declax._fields.deciding import class_within, decide
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.overrides import overriding
@@ -162,7 +163,7 @@ class Maker:
         self.expressions = expressions
         self.init_vars = [name for name, field in fields.items() if is_init_var(field)]
         scope = AnnotationScope(cls)
-        self._checks = [ArgumentCheck(field, scope, self.init_vars) for field in fields.values() if is_checked(field)]
+        self._arguments = ArgumentChecks(cls, self.init_vars)
         kept = [n for n in self.init_vars if decide(fields[n].type, scope).status is not Status.DATA]
         self._kept = [(self.init_vars.index(name), name, fields[name].default) for name in kept]
         parts = self._parts_with({})
@@ -170,7 +171,7 @@ class Maker:
         self.recorded = [*kept, *(part.name for part in self._defaults)]
         self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
         self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self._defaults, *self.internal)})
-        self._has_policy = POLICY in fields and _is_policy(scope.resolve(fields[POLICY].type))
+        self._has_policy = POLICY in fields and class_within(fields[POLICY].type, scope, Policy) is not None
         if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
             raise FieldError(
                 f"{type_name(cls)}.{POLICY}",
@@ -179,7 +180,7 @@ class Maker:
                 fix=f"{POLICY}: dx.Policy = dx.field(default=dx.Policy())",
             )
         self._says_dtypes = self._has_policy or "param_dtype" in fields
-        self._make = PartsFunction(cls, own, expressions, parts, self.init_vars, self._checks) if parts else None
+        self._make = PartsFunction(cls, own, expressions, parts, self.init_vars, self._arguments) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.draws = any(map(part_draws_keys, parts))
 
@@ -191,7 +192,7 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._checks or self.init_vars or self._defaults) or self._has_policy
+        return bool(self._make or self._arguments.is_needed or self.init_vars or self._defaults) or self._has_policy
 
     def wrap_post_init(self, cls: Any) -> None:
         """Lets the ``__post_init__`` of a subclass without the decorator make the parts first."""
@@ -214,8 +215,9 @@ class Maker:
     def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
         """Checks the arguments, records those that are used up, and makes the parts."""
         attributes = instance.__dict__
-        for check in self._checks:
-            check(type(instance), attributes.get(check.name) if check.index is None else init_vars[check.index])
+        check = self._arguments.function
+        if check is not None:
+            check(instance, *init_vars)
         make = self._make
         if self.recorded or self.internal or (make is not None and not current_policy().is_empty):
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
@@ -244,7 +246,7 @@ class Maker:
             given = {name: expression for name, expression in found.items() if expression is not None}
             nearer = {name: (expression, *self.expressions[name]) for name, expression in given.items()}
             known = {**self.expressions, **nearer}
-            made = PartsFunction(self._cls, self.own, known, self._parts_with(given), self.init_vars, self._checks)
+            made = PartsFunction(self._cls, self.own, known, self._parts_with(given), self.init_vars, self._arguments)
             self._overridden[key] = (overrides, made)
         return self._overridden[key][1]
 
@@ -271,12 +273,6 @@ class Maker:
         overrides = {name: value for name, value in supplied.items() if overriding(value) is not None}
         made = [name for name in self._usual_record.parts if name not in supplied or name in overrides]
         return Record(Call(self._cls, (), {**values, **overrides}), dict.fromkeys(made, NEW), policy)
-
-
-def _is_policy(annotation: Any) -> bool:
-    """Whether an annotation allows a `Policy`; other objects may have the name, such as the policy of an agent."""
-    annotation = annotation.type if isinstance(annotation, dataclasses.InitVar) else annotation
-    return annotation is Policy or any(map(_is_policy, get_args(annotation)))
 
 
 def _is_standard_replace() -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from declax._fields.annotations import AnnotationScope, annotation_text, decide, variable_class
+from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import layer_line
 from declax._fields.class_info import info_of
+from declax._fields.deciding import class_within, decide
 from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
 from declax._variables.kinds import Param
@@ -144,7 +145,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
 
 
 def _kind_of(where: str, annotation: object, scope: AnnotationScope) -> type:
-    kind = variable_class(scope.resolve(annotation), scope, Variable)
+    kind = class_within(scope.resolve(annotation), scope, Variable)
     if kind is None:
         raise FieldError(
             where,

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.overriding import expressions_of, inherited, inherited_annotation, take_fields
 from declax._classes.parts import FIX_OF_SHARED, is_shared, makes_data, recipe_of
-from declax._fields.annotations import AnnotationScope, annotation_text, decide, own_annotations, refuses_data
+from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.class_info import MAKER_KEY
+from declax._fields.deciding import decide, refuses_data
 from declax._fields.expressions import Declaration, Expression, referred
 from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial

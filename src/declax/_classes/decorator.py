@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, g
 import jax
 from typing_extensions import dataclass_transform, deprecated
 
-from declax._classes.argument_checks import is_checked
+from declax._classes.argument_checks import is_checked, kept
 from declax._classes.construction import (
     LOST_RECORD,
     call_now,
@@ -341,11 +341,14 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
         if value is MISSING and name not in changes:
             raise _must_be_given(cls, name, LOST_RECORD if is_recorded(cls, name) else None)
     record = record_of(obj)
-    with NO_POLICY if record is None else record.policy:
-        try:
+    outer = kept.set((cls, frozenset(given.keys() - changes.keys())))
+    try:
+        with NO_POLICY if record is None else record.policy:
             return cls(**given)
-        except MissingRngsError as error:
-            raise _must_be_given(cls, RNGS, f"{error.where} draws random keys") from None
+    except MissingRngsError as error:
+        raise _must_be_given(cls, RNGS, f"{error.where} draws random keys") from None
+    finally:
+        kept.reset(outer)
 
 
 def _must_be_given(cls: type, name: str, why: str | None) -> FieldError:

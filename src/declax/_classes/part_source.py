@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentCheck, PartCheck
+from declax._classes.argument_checks import ArgumentChecks, PartCheck
 from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
@@ -29,7 +29,7 @@ class PartsFunction:
     """Makes the parts of an instance, in the order of the class body.
 
     The class body is checked at once. The function is written at the first construction: few imported classes are used.
-    `known` are the expressions of the class by name, the nearest first; some checks of arguments are of parts.
+    `known` are the expressions of the class by name, the nearest first; some of the `arguments` are parts.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PartsFunction:
         known: Mapping[str, tuple[Expression, ...]],
         parts: Sequence[Part],
         init_vars: Sequence[str],
-        checks: Sequence[ArgumentCheck],
+        arguments: ArgumentChecks,
     ) -> None:
         self._cls = cls
         self._own = own
@@ -47,7 +47,7 @@ class PartsFunction:
         self._parts = parts
         self._made = {part.name: part.made_by(cls) for part in parts}
         self._init_vars = init_vars
-        self._checks = checks
+        self._arguments = arguments
         self._part_checks: dict[str, PartCheck] = {}
         self._implies_rngs: bool = cls._pytree__implies_rngs
         self._names: dict[int, str] = {}
@@ -203,9 +203,10 @@ class PartsFunction:
                 self._part_checks[source.removeprefix("self.")].names.append(part.name)
             return [f"    {line}"]
         declared = writer.constant(part.expression, f"declared_{part.name}")
-        checks = [writer.constant(check, f"check_{part.name}") for check in self._checks if check.name == part.name]
+        limits = self._arguments.limits_of(part.name)
         lines = [f"    if self.{part.name} is {declared}:", f"        {line}"]
-        lines += [f"        {check}(type(self), self.{part.name})" for check in checks]
+        if limits is not None:
+            lines.append(f"        {writer.constant(limits, f'check_{part.name}')}(self, self.{part.name})")
         is_data = isinstance(part.recipe, SubmoduleRecipe) or makes_data(part.expression)
         part_check = PartCheck(self._cls, part.name, is_data=is_data)
         if part_check.is_needed:

@@ -14,7 +14,7 @@ import operator
 import sys
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
@@ -193,6 +193,27 @@ class FrozenDict(Frozen, Mapping[Any, T]):
         return len(self._entries)
 
 
+class FrozenSet(Frozen, Set[T]):
+    """A snapshot of a set; reads as one."""
+
+    __slots__ = ()
+
+    def __new__(cls, items: Iterable[T] = ()) -> Self:
+        return Frozen.__new__(cls, set, items)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  # a Set has none
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.parts
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
 class Compared(Frozen):
     """Represents an object without a hash whose parts are unknown: equal if the objects are, by their ``==``."""
 
@@ -361,7 +382,7 @@ OWN: Final = "own"
 _ATTRIBUTES: Final = object()
 """The key of the attributes of a container among its parts."""
 
-_EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set: Frozen(set, ())}
+_EMPTY: Final[dict[type, Frozen]] = {list: FrozenList(), dict: FrozenDict(), set: FrozenSet()}
 
 Around = list[tuple[Any, Any]]
 """The values around a part, the outermost first, each with the key or name of the next."""
@@ -389,6 +410,8 @@ def _freeze(value: Any, where: str, around: Around) -> Frozen:
         around.pop()
     if type(value) is list:
         return FrozenList(frozen)
+    if type(value) is set and attributes is None:
+        return FrozenSet(frozen)
     if isinstance(value, Mapping):
         return FrozenDict(zip(names or (), frozen, strict=True), type(value), extra, attributes)
     return Frozen(type(value), frozen, names, extra, attributes)

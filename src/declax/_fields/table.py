@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.annotations import AnnotationScope, decide, own_annotations
+from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.call import Environment, evaluate
 from declax._fields.class_body import BODY_KEY, BodyNames
 from declax._fields.class_info import MAKER_KEY, own_info
+from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, is_constant
 from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
 from declax.errors import MissingRngsError

@@ -10,7 +10,7 @@ from declax._fields.call import Call
 from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS
 from declax._fields.overrides import DeclaredPart
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Ref, SpecData
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
@@ -47,7 +47,7 @@ class SpecVisitor:
             if not isinstance(value, FrozenDict):
                 made = tuple(made.values()) if type(value) is tuple else list(made.values())
         else:
-            return value
+            return set(value) if type(value) is FrozenSet else value
         if not self.is_unmade:
             self.made[tuple(map(str, path))] = made
         self.is_unmade = outer

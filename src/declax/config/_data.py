@@ -20,6 +20,7 @@ from declax._fields.interning import Shared
 from declax._fields.overrides import DeclaredPart, override_of
 from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
+from declax._fields.snapshots import FrozenSet as FrozenSet
 from declax._fields.snapshots import portable
 from declax._typing import MISSING
 from declax._variables.metadata import Metadata
@@ -328,6 +329,8 @@ class _Freezing:
             self.depth = max(self.depth, depth + 1)
             items = [self.freeze(item, (*path, i), depth + 1) for i, item in enumerate(value)]
             return tuple(items) if kind is tuple else FrozenList(items)
+        if kind is set or kind is FrozenSet:
+            return FrozenSet([self.freeze(item, path, depth + 1) for item in value])
         if kind in _DICTS:
             self.depth = max(self.depth, depth + 1)
             self._check_keys(value, path)
@@ -403,7 +406,7 @@ def thaw(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
         return {key: thaw(item, leaf) for key, item in value.items()}
     if type(value) is tuple:
         return tuple([thaw(item, leaf) for item in value])
-    return leaf(value)
+    return leaf(set(value) if isinstance(value, FrozenSet) else value)
 
 
 def key_of(value: Any) -> Hashable:
@@ -417,6 +420,8 @@ def key_of(value: Any) -> Hashable:
         return (SpecData, value) if isinstance(value, SpecData) else (kind, id(value))
     if kind is tuple or kind is FrozenList:
         return (kind, *[key_of(item) for item in value])
+    if kind is FrozenSet:
+        return (kind, frozenset(map(key_of, value)))
     if kind is FrozenDict:
         return (kind, *[(key, key_of(item)) for key, item in value.items()])
     if is_dtype(value):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
 import math
 import pathlib
 import sys
 import types
+import uuid
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, Final, TypeAlias
@@ -24,7 +27,7 @@ from declax._fields.overrides import DeclaredPart
 from declax._fields.sources import call_text, container_text, declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._building import positions
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData
+from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData
 from declax.config._declared import ClassBodyScope
 from declax.config._reading.parameters import is_dtype, target_name
 from declax.config.problems import Path, path_text
@@ -42,7 +45,8 @@ def _bare_name(value: Any, path: Path) -> str:
 
 _WITH_REPR: Final = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, types.EllipsisType),
-    *(Ref, NamedInitializer, jax.sharding.PartitionSpec),
+    *(Ref, NamedInitializer, jax.sharding.PartitionSpec, uuid.UUID, decimal.Decimal),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
 )
 
 
@@ -63,6 +67,9 @@ def value_text(value: Any, path: Path = (), name: NameOf = _bare_name) -> str:
         return f"{name(type(value), path)}.{value.name}"
     if isinstance(value, pathlib.PurePath):
         return f"Path({value.as_posix()!r})"
+    if isinstance(value, FrozenSet):
+        inside = ", ".join(sorted(value_text(item, path, name) for item in value))
+        return f"{{{inside}}}" if inside else "set()"
     if isinstance(value, frozenset):
         return f"frozenset({sorted(value, key=repr)!r})"
     if isinstance(value, functools.partial):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from declax.config import registry
 from declax.config._building import checked_refs
-from declax.config._data import Ref, SpecData, freeze, key_of
+from declax.config._data import FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import called, target_name
@@ -70,7 +70,7 @@ class DataWriter:
         target = called(spec.target)
         made: dict[str, Any] = {KIND: self._tag(target, choices, path)} if target is spec.target else {}
         call = self.catalog.call(spec.target) if choice is None else choice.call_of(spec.target)
-        call.check_readable()
+        call.check_readable(spec.arguments)
         version = version_of(target)
         if made and (self.is_full or version > 1):
             made[VERSION] = version
@@ -79,7 +79,7 @@ class DataWriter:
             inner = call.reader_of(name) or self.catalog.anything
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
-            elif value is not None or self.has_null:
+            elif name not in call.refusals and (value is not None or self.has_null):
                 with contextlib.suppress(ConfigError):  # data has no name for some defaults
                     data = self.value(value, inner, (*path, name))
                     if inner.reads_as(data, value):
@@ -99,8 +99,9 @@ class DataWriter:
             return self.initializer(value, path)
         if isinstance(value, Mapping):
             return {str(key): self._below(value, key, item, reader, path) for key, item in value.items()}
-        if is_list(value) or isinstance(value, frozenset):
-            items: Any = sorted(value, key=_order) if isinstance(value, frozenset) else value
+        is_set = isinstance(value, (frozenset, FrozenSet))
+        if is_set or is_list(value):
+            items: Any = sorted(value, key=_order) if is_set else value
             made = [self._below(items, index, item, reader, path) for index, item in enumerate(items)]
             return {TUPLE: made} if type(value) is tuple and isinstance(reader, AnyReader) else made
         name = reader.name_of(value)

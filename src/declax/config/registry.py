@@ -17,7 +17,9 @@ import numpy as np
 import typing_extensions
 
 from declax import initializers
-from declax.config._reading.parameters import allowed_classes, is_dtype, plain_target, target_name
+from declax._fields.meanings import AliasType, CallableType, ClassType, CollectionType, MappingType, members_of
+from declax._typing import MISSING
+from declax.config._reading.parameters import Parameter, is_dtype, parameters_of, plain_target, target_name
 from declax.errors import RegistryError
 from declax.initializers import NamedInitializer
 from declax.nn import activations
@@ -200,21 +202,20 @@ def _returning(*annotations: Any) -> dict[str, Callable[..., Any]]:
     for name, function in vars(sys.modules["optax"]).items():
         inner = getattr(function, "func", function)  # of a partial
         if inspect.isfunction(inner) and inner.__annotations__.get("return") in annotations:
-            parameters = inspect.signature(inner).parameters.values()
-            if not name.startswith("_") and not any(map(_needs_function, parameters)):
+            if not name.startswith("_") and not any(map(_needs_function, parameters_of(inner))):
                 found[name] = function
     return found
 
 
-def _needs_function(parameter: inspect.Parameter) -> bool:
+def _needs_function(parameter: Parameter) -> bool:
     """Whether a parameter requires a function (not a schedule) or a tree of arrays."""
-    if parameter.default is not inspect.Parameter.empty:
+    if parameter.default is not MISSING:
         return False
     return any(
-        getattr(member, "_is_protocol", False)
-        or any(isinstance(arg, typing.ForwardRef) for arg in typing.get_args(member))  # trees name themselves
-        or (typing.get_origin(member) is collections.abc.Callable and member != sys.modules["optax"].Schedule)
-        for member in allowed_classes(parameter.annotation)
+        (isinstance(member, ClassType) and getattr(member.cls, "_is_protocol", False))
+        or (isinstance(member, (CollectionType, MappingType)) and isinstance(member.item, AliasType))  # a tree
+        or (isinstance(member, CallableType) and member.annotation != sys.modules["optax"].Schedule)
+        for member in members_of(parameter.meaning())
     )
 
 

@@ -13,7 +13,7 @@ from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import SCHEMA, VERSION, ChoiceReader, version_of
+from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of
 from declax.config._reading.readers import Reader, Schema
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
@@ -66,21 +66,24 @@ class Schemas:
         """The schema of a file."""
         body: Schema
         if reader.only is not None:
-            body = self._call_schema(reader.only, reader.choices[reader.only], is_tag_needed=False)
+            body = self._call_schema(reader.only, reader.call_of(reader.choices[reader.only]), is_tag_needed=False)
             body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
         else:
-            body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True)}
+            body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True, call_of=reader.call_of)}
         definitions = {name: make() for name, make in self._makers}  # which grows: no recursion into nested classes
         if definitions:
             body["definitions"] = dict(sorted(definitions.items()))
         return {"$schema": DRAFT, **body}
 
-    def definitions(self, choices: Mapping[str, Any], *, is_tag_needed: bool) -> list[Schema]:
+    def definitions(
+        self, choices: Mapping[str, Any], *, is_tag_needed: bool, call_of: Callable[[Any], CallReader] | None = None
+    ) -> list[Schema]:
         """References to the definitions of several targets."""
 
         def reference(tag: str, target: Any) -> Schema:
-            made = functools.partial(self._call_schema, tag, target, is_tag_needed=is_tag_needed)
-            return self._once((tag, target, is_tag_needed), tag, made)
+            call = (call_of or self._catalog.call)(target)  # each target has one, and so has ``Box[int]``
+            made = functools.partial(self._call_schema, tag, call, is_tag_needed=is_tag_needed)
+            return self._once((tag, call, is_tag_needed), tag, made)
 
         return [reference(tag, target) for tag, target in choices.items()]
 
@@ -100,8 +103,8 @@ class Schemas:
         taken = self._names.values()
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
-    def _call_schema(self, tag: str, target: Any, *, is_tag_needed: bool) -> Schema:
-        call = self._catalog.call(target)
+    def _call_schema(self, tag: str, call: CallReader, *, is_tag_needed: bool) -> Schema:
+        target = call.target
         call.check_readable()
         summary = first_paragraph(call.called)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}

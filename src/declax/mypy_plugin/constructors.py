@@ -15,8 +15,12 @@ from mypy.types import (
     Instance,
     LiteralType,
     NoneType,
+    ProperType,
     TupleType,
     Type,
+    TypeAliasType,
+    TypedDictType,
+    TypeOfAny,
     UnionType,
     get_proper_type,
 )
@@ -25,7 +29,7 @@ from declax.mypy_plugin import names
 from declax.mypy_plugin.declared import RNGS
 from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
 from declax.mypy_plugin.reporting import Reporter, outside_of_trials, suggest, text_of
-from declax.mypy_plugin.statuses import is_container
+from declax.mypy_plugin.statuses import MAX_OPEN, is_container
 
 
 class Wider:
@@ -39,14 +43,28 @@ class Wider:
     def __init__(self, api: Any, of: Callable[[Type], Type] | None = None) -> None:
         self._api = api
         self._of = of
+        self._open: list[Type] = []
 
     def __call__(self, typ: Type) -> Type:
-        """The wider type."""
-        typ = get_proper_type(typ)
+        """The wider type. A recursive alias stays as it is inside of itself, where all values are accepted."""
+        if not isinstance(typ, TypeAliasType) or not typ.is_recursive:
+            return self._wider(get_proper_type(typ))
+        if typ in self._open or len(self._open) > MAX_OPEN:
+            return AnyType(TypeOfAny.special_form)
+        self._open.append(typ)
+        try:
+            return self._wider(get_proper_type(typ))
+        finally:
+            self._open.pop()
+
+    def _wider(self, typ: ProperType) -> Type:
         if self._of is None or isinstance(typ, (NoneType, LiteralType, AnyType)):
             return typ
         if isinstance(typ, UnionType):
             return UnionType.make_union([self(item) for item in typ.items])
+        if isinstance(typ, TypedDictType):
+            is_plain = all(self(item) == get_proper_type(item) for item in typ.items.values())
+            return typ if is_plain else AnyType(TypeOfAny.special_form)  # mypy reads the types of keys from the class
         if isinstance(typ, TupleType):
             items = [self(item) for item in typ.items]
             return UnionType([typ.copy_modified(items=items), self._sequence(UnionType.make_union(items))])
@@ -54,6 +72,9 @@ class Wider:
             args = [self(arg) for arg in typ.args]
             if typ.type.has_base("typing.Mapping"):
                 return typ.copy_modified(args=args)
+            if typ.type.has_base("typing.AbstractSet"):
+                found = self._api.named_generic_type("typing.AbstractSet", args)
+                return UnionType([self._sequence(args[0]), found])
             if not isinstance(args[0], AnyType):
                 return self._sequence(args[0])
             table = self._api.named_generic_type("typing.Mapping", [self._api.named_type("builtins.str"), args[0]])

@@ -19,6 +19,7 @@ from mypy.types import (
     TupleType,
     Type,
     TypeAliasType,
+    TypedDictType,
     TypeType,
     TypeVarType,
     UnionType,
@@ -32,10 +33,14 @@ _NUMBERS: Final = frozenset(
 )
 _STATIC: Final = frozenset(
     {"builtins.str", "builtins.bytes", "builtins.type", "enum.Enum", "numpy.dtype", "builtins.slice", "builtins.range"}
+    | {"datetime.date", "datetime.time", "datetime.timedelta", "datetime.tzinfo", "pathlib.PurePath", "uuid.UUID"}
 )
 _FUNCTIONS: Final = frozenset({"builtins.function", "functools.partial"})
 _CONTAINERS: Final = frozenset({"builtins", "typing", "typing_extensions", "collections", "collections.abc"})
 """The modules whose iterables are containers."""
+
+MAX_OPEN: Final = 50
+"""How many recursive aliases are opened within each other; ``type Tree[T] = T | list[Tree[list[T]]]`` has no end."""
 
 _NUMBER: Final = "number"
 """The status of a number: static, but in a union with an array it is data."""
@@ -64,6 +69,8 @@ class _Statuses(NamedTuple):
         if isinstance(typ, TypeAliasType) and typ.is_recursive:
             if typ in within:
                 return _OPEN
+            if len(within) > MAX_OPEN:  # one that grows with each step
+                return None
             within |= {typ}
         typ = get_proper_type(typ)
         if isinstance(typ, UnionType):
@@ -74,6 +81,8 @@ class _Statuses(NamedTuple):
             is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
             is_known = is_plain and (bool(typ.items) or not self.is_of_leaves)
             return self._in_container(typ.items, "static", within) if is_known else None
+        if isinstance(typ, TypedDictType):
+            return self._in_container(typ.items.values(), "snapshot", within)
         if isinstance(typ, (TypeType, NoneType)):
             return "static"
         if isinstance(typ, (CallableType, Overloaded)):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import jax
 import numpy as np
-import typing_extensions
 
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.class_info import info_of
+from declax._fields.meanings import Bound, ClassType, DtypeType, Meaning, TypeType, meaning_of
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
 from declax._typing import MISSING
@@ -27,6 +26,10 @@ from declax.errors import ConfigError, describe, type_name
 
 Target: TypeAlias = Callable[..., Any]
 
+Bindings: TypeAlias = Mapping[Any, Bound]
+"""The types that a class and its bases bind to their type variables, by class."""
+
+NO_BINDINGS: Final[Bindings] = MappingProxyType({})
 RNGS: Final = "rngs"
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -44,6 +47,7 @@ class Parameter:
     owner: Any = None
     written: str | None = None
     target: Any = None
+    scope: AnnotationScope | None = None
 
     @property
     def help(self) -> str | None:
@@ -57,6 +61,11 @@ class Parameter:
     def is_required(self) -> bool:
         is_variadic = self.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return self.default is MISSING and self.default_factory is None and not is_variadic
+
+    def meaning(self, bindings: Bindings = NO_BINDINGS) -> Meaning:
+        """The meaning of the annotation, with the type variables that a class binds."""
+        bound = bindings.get(self.owner, {})
+        return meaning_of(self.annotation, self.scope or AnnotationScope(type(self)), bound)
 
     def make_default(self) -> object:
         return self.default if self.default_factory is None else self.default_factory()
@@ -185,7 +194,7 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
         has_default = factory is None and given.default is not inspect.Parameter.empty
         return Parameter(
             given.name,
-            resolve(annotation, scope),
+            _evaluated(annotation, scope),
             given.kind,
             with_parts(target, (given.name,), given.default) if has_default else MISSING,
             factory,
@@ -193,9 +202,16 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
             owner,
             annotation if isinstance(annotation, str) else None,
             target,
+            scope,
         )
 
     return read
+
+
+def _evaluated(annotation: Any, scope: AnnotationScope) -> Any:
+    """An annotation without text around it, and without `InitVar`."""
+    annotation = Any if annotation is inspect.Parameter.empty else scope.resolve(annotation)
+    return scope.resolve(annotation.type) if isinstance(annotation, dataclasses.InitVar) else annotation
 
 
 def _has_generated_init(cls: Any) -> bool:
@@ -220,117 +236,8 @@ def _function(target: Any) -> Any:
     return target if hasattr(target, "__name__") and hasattr(target, "__dict__") else type(target)
 
 
-class Alias:
-    """A type alias or forward reference inside an annotation, resolved lazily since it may be recursive."""
+# --- dtypes ----------------------------------------------------------------------
 
-    def __init__(self, name: str, alias: Any, scope: AnnotationScope) -> None:
-        self.key = name, scope._cls if alias is None else alias
-        self.scope = scope
-
-    @property
-    def __value__(self) -> Any:
-        name, home = self.key
-        return resolve(home.__value__ if isinstance(home, _ALIASES) else name, self.scope)
-
-    def __call__(self) -> None:
-        """`typing` accepts only callables as types."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Alias) and other.key == self.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __repr__(self) -> str:
-        return self.key[0]
-
-
-def resolve(annotation: object, scope: AnnotationScope) -> Any:
-    if annotation is inspect.Parameter.empty:
-        return Any
-    annotation = scope.resolve(annotation)
-    if isinstance(annotation, dataclasses.InitVar):
-        return resolve(annotation.type, scope)
-    try:
-        return _with_aliases(annotation, scope)
-    except Exception:  # noqa: BLE001  # an annotation may be any object
-        return annotation
-
-
-def _with_aliases(annotation: Any, scope: AnnotationScope) -> Any:
-    """An annotation with each inner name and type alias replaced by an `Alias`."""
-    if isinstance(annotation, (str, typing.ForwardRef)):
-        name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
-        return Alias(name, None, scope)
-    if isinstance(annotation, _ALIASES):
-        return Alias(annotation.__name__, annotation, scope)
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (None, typing.Literal, collections.abc.Callable):
-        return annotation
-    if origin is typing.Annotated:
-        return typing.Annotated[(_with_aliases(args[0], scope), *annotation.__metadata__)]
-    found = tuple([_with_aliases(arg, scope) for arg in args])
-    if all(new is old for new, old in zip(found, args, strict=True)):
-        return annotation
-    if origin is types.UnionType:
-        return typing.Union[found]  # noqa: UP007  # an alias has no `|`
-    is_builtin = isinstance(annotation, types.GenericAlias)
-    return types.GenericAlias(origin, found) if is_builtin else annotation.copy_with(found)
-
-
-# --- type variables -------------------------------------------------------------
-
-Bindings = Mapping[Any, Mapping[Any, Any]]
-"""By class, since two classes may bind one type variable differently."""
-
-
-def bindings_of(annotation: Any) -> Bindings:
-    """The types bound to the type variables of ``Wrap[Mlp]`` and its bases."""
-    cls, args = plain_target(annotation), typing.get_args(annotation)
-    if not isinstance(cls, type):
-        return {}
-    found: dict[Any, dict[Any, Any]] = {}
-    if args:
-        found[cls] = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
-    for base in cls.__mro__:
-        for generic in base.__dict__.get("__orig_bases__", ()):
-            origin = typing.get_origin(generic)
-            if not isinstance(origin, type) or origin in (typing.Generic, typing.Protocol):
-                continue
-            names = getattr(origin, "__parameters__", ())
-            inner = [substituted(arg, found.get(base, {})) for arg in typing.get_args(generic)]
-            bound = {name: arg for name, arg in zip(names, inner, strict=False) if not isinstance(arg, typing.TypeVar)}
-            if bound:
-                found.setdefault(origin, bound)
-    return found
-
-
-def substituted(annotation: Any, bound: Mapping[Any, Any]) -> Any:
-    """An annotation with its bound type variables replaced."""
-    try:
-        if annotation in bound:
-            return bound[annotation]
-    except TypeError:  # an annotation without a hash
-        return annotation
-    free = getattr(annotation, "__parameters__", ())
-    is_class = isinstance(annotation, type) and typing.get_origin(annotation) is None
-    if is_class or not any(variable in bound for variable in free):
-        return annotation
-    alias: Any = annotation
-    return alias[tuple(bound.get(variable, variable) for variable in free)]
-
-
-# --- the members of annotations -------------------------------------------------
-
-DTYPE_MARK: Final = "dtype"
-"""The annotation of `declax._typing.Dtype` at run time."""
-
-_ALIASES: Final[tuple[Any, ...]] = (
-    typing_extensions.TypeAliasType,
-    getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
-)
-_OPENED: Final[tuple[Any, ...]] = (Alias, *_ALIASES)
-_QUALIFIERS: Final = (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _PYTHON_DTYPES: Final = (bool, int, float, complex)
 _ABSTRACT: Final = frozenset(
     {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating}
@@ -338,40 +245,22 @@ _ABSTRACT: Final = frozenset(
 )
 
 
-def allowed_classes(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone, without aliases and `Annotated`."""
-    opened = _opened(annotation)
-    if typing.get_origin(opened) in (typing.Union, types.UnionType):
-        return tuple(member for arg in typing.get_args(opened) for member in allowed_classes(arg))
-    return (type(None) if opened is None else opened,)
-
-
-def _opened(annotation: Any) -> Any:
-    """The annotation inside aliases, new types, `Annotated`, `Final` and similar wrappers."""
-    while True:
-        origin = typing.get_origin(annotation)
-        if isinstance(annotation, _OPENED):
-            annotation = annotation.__value__
-        elif origin is typing.Annotated:
-            annotation = np.dtype if DTYPE_MARK in annotation.__metadata__ else typing.get_args(annotation)[0]
-        elif isinstance(annotation, typing.NewType):
-            annotation = annotation.__supertype__
-        elif origin in _QUALIFIERS:
-            annotation = typing.get_args(annotation)[0]
-        else:
-            return annotation
-
-
-def allows_dtypes(members: tuple[Any, ...]) -> bool:
+def allows_dtypes(members: Iterable[Meaning]) -> bool:
     """Whether the members of an annotation include dtypes."""
-    return any(member is np.dtype or typing.get_origin(member) is np.dtype for member in members)
+    return any(isinstance(member, DtypeType) or _is_dtype_class(member) for member in members)
 
 
-def spells_dtypes(member: Any) -> bool:
+def spells_dtypes(member: Meaning) -> bool:
     """Whether a member of an annotation with dtypes is one of its dtype members."""
-    if member in (np.dtype, str) or typing.get_origin(member) in (type, np.dtype):
+    if isinstance(member, (DtypeType, TypeType)) or _is_dtype_class(member):
         return True
-    return bool(getattr(member, "_is_protocol", False)) and hasattr(member, "dtype")
+    if not isinstance(member, ClassType):
+        return False
+    return member.cls is str or (bool(getattr(member.cls, "_is_protocol", False)) and hasattr(member.cls, "dtype"))
+
+
+def _is_dtype_class(member: Meaning) -> bool:
+    return isinstance(member, ClassType) and member.cls is np.dtype
 
 
 def is_dtype(value: object) -> bool:

@@ -6,22 +6,23 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from declax import nn
 from declax._classes.pytree import Pytree
+from declax._fields.meanings import bindings_of
 from declax._fields.overrides import DeclaredPart
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config import registry
 from declax.config._data import FrozenDict, Ref, SpecData
 from declax.config._reading.parameters import (
+    NO_BINDINGS,
     Bindings,
     Parameter,
     Parameters,
-    bindings_of,
     called,
     forget_targets,
     parameters_of,
@@ -115,6 +116,12 @@ class ChoiceReader(Reader):
         context.take(known[2])
         return known[0]
 
+    def fits(self, value: Any) -> bool:
+        if not self.annotations:
+            return super().fits(value)
+        context = Context(catalog=self.catalog)  # `Box[int]` checks what is in the box
+        return self.read(value, (), context) is not INVALID and not context
+
     def _allows(self, value: Any) -> bool:
         """Whether a value is used as it is."""
         if isinstance(value, SpecData):
@@ -137,7 +144,8 @@ class ChoiceReader(Reader):
     def definition(self, schemas: Schemas) -> Schema:
         declared = {} if self.declared is None else {self.declared.name: self.declared}
         tables = schemas.definitions(declared, is_tag_needed=False)
-        tables += schemas.definitions(self.choices, is_tag_needed=self.only is None or self.declared is not None)
+        is_tag_needed = self.only is None or self.declared is not None
+        tables += schemas.definitions(self.choices, is_tag_needed=is_tag_needed, call_of=self.call_of)
         return {"oneOf": [*tables, schemas.reference()]}
 
     def call_of(self, target: Any) -> CallReader:
@@ -286,7 +294,7 @@ class UnionReader(Reader):
         for member in candidates:
             attempt = shared.trial()
             found = member.read(value, path, attempt)
-            if found is not INVALID:
+            if found is not INVALID and not attempt:
                 context.take(attempt)
                 return found
             tried.append(attempt)
@@ -300,16 +308,17 @@ class CallReader:
         self.target = target
         self.name: str = target_name(target)
         self.parameters: Parameters = parameters_of(target)
-        self.refusal: ConfigError | None = None
+        self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
-            self.refusal = ConfigError(
+            self.refusals[KIND] = ConfigError(
                 f"{self.name}.{KIND}",
                 f"a parameter cannot be called {KIND!r}; this key selects the class in configurations",
                 fix="rename the parameter",
             )
         self.called: Any = called(target)
         version_of(self.called)  # refuses a wrong one
-        bindings = bindings_of(self.called if annotation is None else annotation)
+        cls = getattr(annotation, "cls", self.called)
+        bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
         self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
         extra = self.parameters.extra
         self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
@@ -321,18 +330,23 @@ class CallReader:
         try:
             return self.catalog.parameter_reader(parameter, bindings)
         except ConfigError as error:
-            self.refusal = error
+            name = KIND if parameter is self.parameters.extra else parameter.name
+            self.refusals[name] = error
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
         return self.readers.get(name, self.extra)
 
-    def check_readable(self) -> None:
-        """Raises the error of an unreadable parameter, and resolves the annotations again at the next use."""
-        if self.refusal is not None:
-            self.catalog.forget(self.target)
-            forget_targets()
-            raise self.refusal
+    def check_readable(self, names: Collection[Any] | None = None) -> None:
+        """Raises the error of an unreadable parameter, of some names or of all.
+
+        Then the annotations are resolved again at the next use.
+        """
+        for name, error in self.refusals.items():
+            if names is None or name == KIND or name in names:
+                self.catalog.forget(self.target)
+                forget_targets()
+                raise error
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
         if self.called is self.target:  # a Ref cannot point at a declared part
@@ -357,10 +371,11 @@ class CallReader:
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The arguments of a table, or None with problems in the report."""
-        self.check_readable()
+        self.check_readable(())
         current = upgraded(self.called, table, path, context)
         if current is None:
             return None
+        self.check_readable(current)
         found: dict[Any, Any] = {}
         unknown: list[Any] = []
         for key, item in current.items():

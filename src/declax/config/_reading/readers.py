@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import datetime
+import decimal
 import enum
 import functools
 import pathlib
+import re
+import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from declax._fields.specifiers import is_restricted, objection
-from declax.config._data import FrozenDict, FrozenList, Ref, SpecData, freeze, key_of
+from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
 from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
@@ -231,20 +235,104 @@ class StrReader(Reader):
         return self.wrong(value, path, context, f'write "{shown(value)}"' if is_short else None)
 
 
-class PathReader(StrReader):
-    expected = "string, a path"
+class Text(NamedTuple):
+    """How data spells the values of a class that are no plain data.
 
-    def __init__(self, cls: type[pathlib.PurePath]) -> None:
+    Attributes:
+      noun: of the text, for messages.
+      read: makes a value of the class from a string; for others, None or a ValueError.
+      write: makes the string.
+      schema: what the JSON schema says of it.
+    """
+
+    noun: str
+    read: Callable[[Any, str], Any]
+    write: Callable[[Any], str]
+    schema: dict[str, str]
+
+
+_DURATION: Final = re.compile(r"(-)?P(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,6})?)S)?)?", re.ASCII)
+
+
+def _duration(cls: Any, text: str) -> Any:
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()[1:]):
+        return None
+    days, hours, minutes = (int(part or 0) for part in found.groups()[1:4])
+    seconds, _, fraction = (found[5] or "0").partition(".")
+    micros = int(fraction.ljust(6, "0")) if fraction else 0
+    made = cls(days=days, hours=hours, minutes=minutes, seconds=int(seconds), microseconds=micros)
+    return -made if found[1] else made
+
+
+def _duration_text(value: datetime.timedelta) -> str:
+    sign, value = ("-", -value) if value.days < 0 else ("", value)
+    minutes, seconds = divmod(value.seconds, 60)
+    fraction = f".{value.microseconds:06}".rstrip("0") if value.microseconds else ""
+    parts = {"H": minutes // 60, "M": minutes % 60, "S": f"{seconds}{fraction}" if seconds or fraction else 0}
+    time = "".join(f"{number}{unit}" for unit, number in parts.items() if number)
+    days = f"{value.days}D" if value.days else ""
+    return f"{sign}P{days}{'T' if time else ''}{time}" if days or time else "PT0S"
+
+
+def _decimal(cls: Any, text: str) -> Any:
+    with contextlib.suppress(ArithmeticError):
+        return cls(text)
+    return None
+
+
+TEXTS: Final[Mapping[type, Text]] = {
+    pathlib.PurePath: Text("a path", lambda cls, text: cls(text), lambda path: path.as_posix(), {"format": "path"}),
+    datetime.datetime: Text(
+        'a time such as "2026-01-31T12:00:00"',
+        lambda cls, text: cls.fromisoformat(text),
+        lambda time: time.isoformat(),
+        {"format": "date-time"},
+    ),
+    datetime.date: Text(
+        'a date such as "2026-01-31"',
+        lambda cls, text: cls.fromisoformat(text),
+        lambda date: date.isoformat(),
+        {"format": "date"},
+    ),
+    datetime.time: Text(
+        'a time of day such as "12:00:00"',
+        lambda cls, text: cls.fromisoformat(text),
+        lambda time: time.isoformat(),
+        {"format": "time"},
+    ),
+    datetime.timedelta: Text(
+        'a duration such as "P1DT2H30M" or "PT0.5S"', _duration, _duration_text, {"format": "duration"}
+    ),
+    uuid.UUID: Text("a UUID", lambda cls, text: cls(text), str, {"format": "uuid"}),
+    decimal.Decimal: Text('a decimal number such as "0.1"', _decimal, str, {"format": "decimal"}),
+}
+"""Texts by class; of several classes that fit, the first counts."""
+
+
+class TextReader(StrReader):
+    """A value that data spells as a string: a path, a time, a UUID, a decimal number; or the value itself."""
+
+    def __init__(self, cls: type, text: Text) -> None:
         self.cls = cls
+        self.text = text
+        self.expected = f"string, {text.noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, self.cls):
+        if isinstance(value, self.cls) and not (self.cls is datetime.date and isinstance(value, datetime.datetime)):
             return value
-        text = super().read(value, path, context)
-        return text if text is INVALID else self.cls(text)
+        if not isinstance(value, str):
+            return self.wrong(value, path, context, f'write "{value}"' if type(value) in (int, float) else None)
+        made = None
+        with contextlib.suppress(ValueError):
+            made = self.text.read(self.cls, value)
+        return self.wrong(value, path, context) if made is None else made
 
     def name_of(self, value: Any) -> str | None:
-        return value.as_posix() if isinstance(value, pathlib.PurePath) else None
+        return self.text.write(value) if isinstance(value, self.cls) else None
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return {"type": "string", **self.text.schema}
 
 
 class NamesReader(Reader):
@@ -359,7 +447,8 @@ class ListReader(Reader):
         return self.item is not None or len(value) == len(self.first)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
-        if not (is_list(value) or type(value) is self.make) or not self._has_length_of(value):
+        is_set = self.make in (set, frozenset) and isinstance(value, (set, frozenset, FrozenSet))
+        if not (is_set or is_list(value)) or not self._has_length_of(value):
             if is_made(value):
                 return self.accept(value, path, context)
             may_be_item = self.item is not None and WORDS.get(type(value)) in self.item.words
@@ -367,7 +456,12 @@ class ListReader(Reader):
         if context.is_too_deep(path):
             return INVALID
         found = [self.below(value, i).read(item, (*path, i), context) for i, item in enumerate(value)]
-        return INVALID if any(item is INVALID for item in found) else self.make(found)
+        if any(item is INVALID for item in found):
+            return INVALID
+        try:
+            return self.make(found)
+        except TypeError:  # an item of a set without a hash
+            return self.wrong(value, path, context)
 
     def below(self, value: Any, key: Any) -> Any:
         return self.first[key] if self.first and type(key) is int and key < len(self.first) else self.item
@@ -424,6 +518,57 @@ class MappingReader(Reader):
         made: Schema = {"type": "object", "additionalProperties": self.item.schema(schemas)}
         named = {str(key): reader.schema(schemas) for key, (reader, _) in self.declared.items()}
         return made | {"properties": named} if named else made
+
+
+class TypedDictReader(Reader):
+    """A table with known keys."""
+
+    words: frozenset[str] = frozenset({"table"})
+
+    def __init__(self, name: str, required: Collection[str], find: Callable[[], dict[str, Reader]]) -> None:
+        self.name = name
+        self.required = required
+        self.expected = f"a table, a {name}"
+        self._find = find
+
+    @functools.cached_property
+    def readers(self) -> dict[str, Reader]:
+        """The readers of the values by key, made when they are needed: the table may be in itself."""
+        return self._find()
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if not isinstance(value, Mapping):
+            return (self.accept if is_made(value) else self.wrong)(value, path, context)
+        if context.is_too_deep(path):
+            return INVALID
+        found: dict[Any, Any] = {}
+        for key, item in value.items():
+            reader = self.readers.get(key) if isinstance(key, str) else None
+            found[key] = INVALID if reader is None else reader.read(item, (*path, key), context)
+            if reader is None:
+                hint = did_you_mean(key, self.readers)
+                message = f"{self.name} has no key {shown(key, 40)}"
+                place = key if isinstance(key, str) else shown(key)
+                context.add("unknown-key", (*path, place), message, expected=listed(self.readers), hint=hint)
+        for key in self.readers:
+            if key in self.required and key not in found:
+                found[key] = INVALID
+                message = f"{self.name} requires {key!r}"
+                context.add("missing-key", (*path, key), message, expected=self.readers[key].expected)
+        return INVALID if any(item is INVALID for item in found.values()) else found
+
+    def below(self, value: Any, key: Any) -> Reader | None:
+        return self.readers.get(key)
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, self.name)
+
+    def definition(self, schemas: Schemas) -> Schema:
+        made: Schema = {"title": self.name, "type": "object"}
+        made["properties"] = {key: reader.schema(schemas) for key, reader in self.readers.items()}
+        if self.required:
+            made["required"] = [key for key in self.readers if key in self.required]
+        return {**made, "additionalProperties": False}
 
 
 class ObjectReader(Reader):
