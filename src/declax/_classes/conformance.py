@@ -19,9 +19,9 @@ from jax.core import Tracer
 from declax._classes.pytree import Pytree
 from declax._fields import meanings
 from declax._fields.annotations import is_data_class
+from declax._fields.call import Unmade
 from declax._fields.interning import Shared
 from declax._fields.meanings import Meaning, members_of
-from declax._fields.call import Unmade
 from declax._fields.specifiers import Tagged
 from declax._variables.variable import Variable
 
