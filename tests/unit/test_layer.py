@@ -589,3 +589,47 @@ def test_eight_threads_make_the_first_instances_of_a_class():
         thread.join()
     assert len(made) == 8
     assert all(model.both[0] is model.drop for model in made)
+
+
+def test_two_methods_that_require_keys():
+    @dx.dataclass
+    class Base(dx.Layer):
+        dim: int = dx.field()
+
+        @dx.submodule
+        def down(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.dim, 3, rngs=rngs)
+
+        @dx.submodule
+        def up(self, rngs: dx.Rngs) -> dx.Linear:
+            return dx.Linear(self.dim, 3, rngs=rngs)
+
+    rngs = dx.Rngs(0)
+    model = Base(2, rngs=dx.Rngs(0))
+    assert_equal(model.down, dx.Linear(2, 3, rngs=rngs))
+    assert_equal(model.up, dx.Linear(2, 3, rngs=rngs))
+
+
+def test_stacks_of_what_a_field_makes():
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        make: Any = dx.static()
+        block: dx.Spec[dx.Linear] = dx.static()
+        made = dx.Stacked(make(dim, dim), 2)
+        built = dx.Stacked(block.build(), 2)
+
+    model = Model(3, dx.Linear, dx.spec(dx.Linear, 3, 3), rngs=dx.Rngs(0))
+    rngs = dx.Rngs(0)
+    for stack in (model.made, model.built):
+        assert_equal(stack, dx.Stacked(lambda rngs: dx.Linear(3, 3, rngs=rngs), 2, rngs=rngs))
+
+
+def test_rngs_without_the_stream():
+    with pytest.raises(errors.MissingStreamError, match="there is no stream 'params'"):
+        dx.Linear(2, 2, rngs=dx.Rngs(dropout=0))
+
+
+def test_signatures_show_rngs_last():
+    assert list(inspect.signature(dx.Linear).parameters)[-1] == "rngs"
+    assert list(inspect.signature(dx.Dropout).parameters)[-1] == "rngs"

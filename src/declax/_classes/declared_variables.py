@@ -18,7 +18,7 @@ from declax._variables.metadata import AXES, EMPTY, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
 from declax._variables.variable import Variable
-from declax.errors import FieldError, InitializerError, MissingRngsError, describe, type_name
+from declax.errors import DeclaxError, FieldError, InitializerError, MissingRngsError, describe, type_name
 
 
 class VariableMaker:
@@ -114,7 +114,12 @@ class VariableMaker:
             raise MissingRngsError(RNGS, NO_RNGS, fix="rngs=dx.Rngs(0)")
         # a stream, by its own attributes: an Rngs answers for any name with its default stream
         is_stream = callable(rngs) and {"key", "count", "tag"} <= getattr(rngs, "__dict__", {}).keys()
-        draw: Any = rngs if is_stream else getattr(rngs, stream, None)
+        try:
+            draw: Any = rngs if is_stream else getattr(rngs, stream)
+        except AttributeError as error:
+            if isinstance(error, DeclaxError):  # an Rngs without this stream, which it says
+                raise
+            draw = None
         if not callable(draw):
             raise FieldError(
                 self._where,

@@ -138,6 +138,7 @@ class PytreeMeta(_ProtocolMeta):
         signature = inspect.signature(maker)
         fields = getattr(cls, "__dataclass_fields__", {})
         parameters = [_without_policy(parameter, fields) for parameter in signature.parameters.values()]
+        parameters.sort(key=lambda p: (p.kind, p.name == RNGS))  # of a base, and shown last
         return signature.replace(parameters=parameters[1:])
 
 

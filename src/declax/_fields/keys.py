@@ -160,10 +160,9 @@ class _OwnRngs(Term):
 
 OWN_RNGS: Final = _OwnRngs()
 """Stands for `rngs` in calls whose class body does not mention it."""
-_NEEDED_RNGS: Final = Term(Call(needed_rngs, (OWN_RNGS,)))
 
 
 def own_rngs_for(function: Any) -> Term:
     """The `rngs` for a call that leaves them out; checked if the function requires some."""
     parameter = rngs_parameter(function)
-    return _NEEDED_RNGS if parameter is not None and parameter.is_required else OWN_RNGS
+    return Term(Call(needed_rngs, (OWN_RNGS,))) if parameter is not None and parameter.is_required else OWN_RNGS

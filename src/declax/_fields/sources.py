@@ -146,7 +146,7 @@ def _rngs_of(call: Call, write: SourceWriter) -> Any:
     """The argument `rngs` of a call, or else of a call among its arguments."""
     if call.kwargs.get(RNGS) is not None:
         return call.kwargs[RNGS]
-    if write.implies_rngs and omits_rngs(call):
+    if write.implies_rngs and (omits_rngs(call) or (isinstance(call.target, Term) and RNGS not in call.kwargs)):
         return OWN_RNGS
     inner = (operand._pytree__call for operand in call.operands() if isinstance(operand, Term))
     return next((found for held in inner if held is not None and (found := _rngs_of(held, write)) is not None), None)

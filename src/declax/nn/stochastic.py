@@ -139,7 +139,7 @@ class Dropout(Layer):
             return rngs
         if rngs is not None:
             raise self._not_rngs(rngs, "an Rngs, an RngStream, a key or None")
-        fix = "Dropout(rate, rngs=rngs), or dropout(x, rngs=rngs), or model.eval()"
+        fix = "rngs=dx.Rngs(0) where the model is made, or dropout(x, rngs=rngs), or model.eval()"
         why = f"`deterministic` is False, but no `rngs` argument was provided to {errors.type_name(type(self))}"
         raise no_random_numbers(self, why, fix)
 
