@@ -33,6 +33,15 @@ TOP: Final[Any] = _core.eval_trace._weakref
 """The token of the top level, outside of all transforms."""
 
 
+def converts_to_array(module: str) -> bool:
+    """Whether the functions of a module ask for ``__jax_array__`` to convert their arguments.
+
+    The operators of arrays ask for it too, before they leave an operand to its class. So does compiled code, which
+    swallows exceptions.
+    """
+    return module.startswith("jax._src.numpy.") and module != "jax._src.numpy.array_methods"
+
+
 def current_trace() -> Any:
     """The token of the trace at which JAX runs now."""
     return trace_state.value

@@ -118,7 +118,11 @@ class NamedInitializer(Immutable):
             return make(key, sizes) if dtype is None else make(key, sizes, dtype)
         except (ValueError, IndexError) as error:
             problem = f"cannot make an array of shape {sizes}"
-            raise errors.InitializerError(repr(self), problem, why=str(error)) from error
+            fix = "dx.initializers.zeros        # or dx.initializers.normal(0.02), which count no inputs or outputs"
+            is_vector = "in_axis" in self.arguments and len(sizes) < 2
+            raise errors.InitializerError(
+                repr(self), problem, why=str(error), fix=fix if is_vector else None
+            ) from error
 
     def __repr__(self) -> str:
         if self.settings is None:
@@ -170,6 +174,10 @@ def _number(value: object) -> Hashable:
     return number
 
 
+def _is_key(array: jax.Array) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key) or (array.dtype == jnp.uint32 and array.shape == (2,))
+
+
 def _axes(value: Any) -> Hashable:
     return tuple(map(operator.index, value)) if isinstance(value, Sequence) else operator.index(value)
 
@@ -200,8 +208,15 @@ def _make(name: str, /, **arguments: Any) -> NamedInitializer:
         except (TypeError, ValueError):
             setting = MISSING
         if setting is MISSING:
+            is_called = any(isinstance(given, jax.Array) and _is_key(given) for given in arguments.values())
             raise errors.InitializerError(
-                f"{name}.{argument}", "this is not a valid setting", expected=expected, got=errors.describe(value)
+                f"{name}.{argument}",
+                "this is not a valid setting",
+                expected=expected,
+                got=errors.describe(value),
+                fix=f"dx.initializers.{name}()(key, shape)        # {name}() makes the initializer"
+                if is_called
+                else None,
             )
         settings.append((argument, setting))
     return NamedInitializer(name, tuple(settings))

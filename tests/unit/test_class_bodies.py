@@ -79,30 +79,84 @@ def refused(*lines, **options):
 # --- one object -------------------------------------------------------------------------
 
 
+def listed(dim):
+    return [dim]
+
+
+@pytest.mark.parametrize(
+    ("call", "count"),
+    [
+        ("dx.Linear(dim, dim, rngs=rngs)", 3),
+        ("dx.Sequential(dx.Linear(dim, dim, rngs=rngs))", 2),
+        ("dx.repeat(2, dx.Linear(dim, dim, rngs=rngs))", 2),
+        ("dx.defer(make)(dim, rngs=rngs)", 2),
+        ("dx.defer(make)(dim, rngs)", 2),
+        ("layer(dim, dim, rngs=rngs)", 2),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["[{}] * {}", "({},) * {}", "dx.Sequential(*[{}] * {})", "dict.fromkeys(range({1}), {0})"]
+)
+def test_a_call_without_a_name_that_stands_several_times(call, count, form):
+    error = refused("layer: type[dx.Linear] = dx.field(default=dx.Linear)", f"parts = {form.format(call, count)}")
+    assert error.where == "Model.parts"
+    assert error.problem == f"the call {call} has no name, and stands at {count} places of this part"
+    assert error.fix.startswith(f"dx.repeat({count}, {call})")
+    assert f"shared = {call}        # then use `shared`" in error.fix
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        "parts = [dx.Linear(dim, dim, rngs=rngs)] * 2",
         "parts = (lambda part: (part, part))(dx.Linear(dim, dim, rngs=rngs))",
         "parts = (lambda part: (dx.Sequential(part).layers[0], part))(dx.Linear(dim, dim, rngs=rngs))",
+        "parts = [[dx.Linear(dim, dim, rngs=rngs)]] * 2",
+        "parts = dx.repeat(2, [dx.Linear(dim, dim, rngs=rngs)] * 2)",
+        "parts: list[dx.Linear] = [dx.Linear(dim, dim, rngs=rngs)] * 2",
+        "parts: list[dx.Linear] = dx.field(default=[dx.Linear(dim, dim, rngs=rngs)] * 2)",
     ],
 )
-def test_a_call_that_stands_twice_is_one_object(line):
-    model = declare(line)(2, rngs=dx.Rngs(0))
-    assert model.parts[0] is model.parts[1]
+def test_a_call_that_a_function_or_list_repeats(line):
+    error = refused(line)
+    assert "has no name, and stands at 2 places of this part" in error.problem
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["part = dx.Linear(dim, dim, rngs=rngs)", "parts = [part] * 2"],
+        ["part = dx.Linear(dim, dim, rngs=rngs)", "parts = dx.Sequential(*[part] * 2).layers"],
+        ["parts = [part := dx.Linear(dim, dim, rngs=rngs), part]"],
+    ],
+)
+def test_a_call_with_a_name_that_stands_twice_is_one_object(lines):
+    model = declare(*lines)(2, rngs=dx.Rngs(0))
+    assert model.parts[0] is model.parts[1] is model.part
     assert len(jax.tree.leaves(dx.split(model)[1])) == 2
 
 
+def test_calls_of_one_text_are_made_one_by_one():
+    parts = declare("parts = [dx.Linear(dim, dim, rngs=rngs), dx.Linear(dim, dim, rngs=rngs)]")(
+        2, rngs=dx.Rngs(0)
+    ).parts
+    assert parts[0] is not parts[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        ("(dim // 2,) * 2", (1, 1)),
+        ("(dx.defer(max)(dim, 3),) * 2", (3, 3)),
+        ("[dx.defer(listed)(dim)] * 2", [[2], [2]]),
+    ],
+)
+def test_values_that_stand_twice(value, made):
+    assert declare(f"size = {value}", listed=listed)(2, rngs=dx.Rngs(0)).size == made
+
+
 def test_the_source_of_a_call_that_stands_twice():
-    source = dx.source_of(declare("parts = [dx.Linear(dim, dim, rngs=rngs)] * 3"))
-    line = "    self.parts = [(shared := Linear(self.dim, self.dim, rngs=rngs)), shared, shared]"
-    assert source.splitlines()[1] == line
-
-
-def test_a_shared_call_within_a_list_is_shared_by_each_element():
-    model = declare("pairs = dx.repeat(2, [dx.Linear(dim, dim, rngs=rngs)] * 2)")(2, rngs=dx.Rngs(0))
-    assert model.pairs[0][0] is model.pairs[0][1] is not model.pairs[1][0]
-    assert model.pairs[1][0] is model.pairs[1][1]
+    source = dx.source_of(declare("parts = [dx.defer(listed)(dim)] * 3", listed=listed))
+    assert source.splitlines()[1] == "    self.parts = [(shared := listed(self.dim)), shared, shared]"
 
 
 @pytest.mark.parametrize(
@@ -131,19 +185,29 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("z = jnp.zeros((dim,))", "dx.defer(int)(dim)"),
-        ("z = np.zeros((dim, 3))", "dx.defer(int)(dim)"),
-        ("z = np.array([dim])", "dx.defer(np.asarray)(dim)"),
-        ("z = math.sqrt(dim)", "dx.defer(int)(dim)"),
+        ("z = jnp.zeros((dim,))", "dx.defer(jnp.zeros)(dim)"),
+        ("z = np.zeros((dim, 3))", "dx.defer(np.zeros)(dim)"),
+        ("z = np.array([dim])", "dx.defer(np.array)(dim)"),
+        ("z = np.array(dim, int)", "dx.defer(np.array)(..., dim)"),
+        ("z = table[dim]", "dx.defer(int)(dim)"),
+        ("z = math.sqrt(dim)", "dim ** 0.5        # in place of math.sqrt(dim)"),
+        ("z = np.sqrt(dim)", "dim ** -0.5        # in place of 1 / np.sqrt(dim)"),
+        ("z = 1 / np.sqrt(2 * dim)", "(2 * dim) ** -0.5        # in place of 1 / np.sqrt(2 * dim)"),
+        ("z = np.log(dim)", "dx.defer(np.log)(dim)"),
+        ("z = np.multiply.reduce(dim)", "dx.defer(np.multiply.reduce)(dim)"),
+        ("z = jnp.arange(dim)", "dx.defer(jnp.arange)(dim)"),
+        ("z = jnp.full((2,), dim)", "dx.defer(jnp.full)(..., dim)"),
+        ("z = jnp.asarray(dim)", "dx.defer(jnp.asarray)(dim)"),
+        ("z = functools.partial(jnp.arange, 0)(dim)", "dx.defer(function)(dim)"),
         ("z = max(dim, 3)", "dx.defer(max)(dim, other)"),
         ("z = smaller(dim)", "dx.defer(max)(dim, other)"),
         ("z = dim if smaller(2) and dim else 3", "dx.when(dim, part, other)"),
         ("z = 2 * dim in (2, 3)", "dx.defer(operator.contains)(values, (2 * dim))"),
         ("z = 3 if dim > 3 else 2", "dx.when(dim > 3, part, other)"),
-        ("z = jnp.sqrt(dim)", "dx.defer(function)(dim)"),
-        ("z = jnp.exp(2 * dim)", "dx.defer(function)(2 * dim)"),
-        ("z = jnp.sum(dim)", "dx.defer(function)(dim)"),
-        ("z = np.prod(dim)", "dx.defer(function)(dim)"),
+        ("z = jnp.sqrt(dim)", "dim ** 0.5        # in place of jnp.sqrt(dim)"),
+        ("z = jnp.exp(2 * dim)", "dx.defer(jnp.exp)(2 * dim)"),
+        ("z = jnp.sum(dim)", "dx.defer(jnp.sum)(dim)"),
+        ("z = np.prod(dim)", "dx.defer(np.prod)(dim)"),
         ("z = {'a': 1}[dim]", "dx.defer(operator.getitem)(table, dim)"),
         ("z = {'a': 1}.get(dim)", "dx.defer(operator.getitem)(table, dim)"),
         ("z = {dim: 3}", "dx.defer(operator.getitem)(table, dim)"),
@@ -151,19 +215,21 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
         ("z = dx.when(dim in {2, 3}, 1, 2)", "dx.defer(operator.contains)(values, dim)"),
         ("z = f'{dim!r}'", 'dx.defer("{!r}".format)(dim)'),
         ("z = repr(2 * dim)", 'dx.defer("{!r}".format)(2 * dim)'),
-        ("z = [i for i in range(dim)]", "dx.repeat(dim, Block(dim))"),
+        ("z = [i for i in range(dim)]", "dx.repeat(dim, dx.Linear(dim, dim))        # in place of a comprehension"),
         ("z = [i for i in dim]", "def layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ..."),
     ],
 )
 def test_the_fix_of_an_operation_that_needs_a_value(line, fix):
-    error = refused(line)
+    error = refused(line, table=[1, 2])
     assert fix in error.fix
     assert error.where.startswith("Model")
     assert "a field has no value until an instance is created, and" in error.problem
     assert type(error) is errors.ExpressionError
 
 
-@pytest.mark.parametrize("call", ["~flag", "round(dim / 2)", "divmod(dim, 2)", "np.sqrt(dim)", "jax.nn.relu(dim)"])
+@pytest.mark.parametrize(
+    "call", ["~flag", "round(dim / 2)", "divmod(dim, 2)", "jax.lax.rsqrt(dim)", "jax.nn.relu(dim)"]
+)
 def test_operations_that_python_and_libraries_refuse(call):
     with pytest.raises(TypeError, match=r"Declaration|Expression"):
         declare(f"z = {call}")
@@ -460,7 +526,7 @@ def test_what_fields_of_a_class_are_outside_of_class_bodies():
         "t: dx.Sequential = dx.Sequential()",
         "t = dx.Sequential(dx.Sequential(), dim)",
         "t = [dx.Linear(2, 2, rngs=dx.Rngs(0))]",
-        "t: dx.Param = dx.Param(1)",
+        "t = (dx.Param(1),)",
         "t = (dx.Rngs(0),)",
     ],
 )
@@ -470,6 +536,46 @@ def test_objects_that_instances_would_share(line):
     assert "shared by all instances" in error.problem or "all instances would share" in error.problem
     assert error.fix.startswith("dx.Linear(dim, dim)        # each instance makes a call")
     assert error.fix.endswith("class Block(dx.Layer): ...        # has rngs, in place of a dx.Rngs")
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        (
+            "w: dx.Param = dx.Param(jnp.zeros((3, 2)))",
+            "w: dx.Param[jax.Array] = dx.variable((3, 2), initializer=dx.init",
+        ),
+        (
+            "w = dx.BatchStat(jnp.zeros(3))",
+            "w: dx.BatchStat[jax.Array] = dx.variable((3,), initializer=dx.initializers",
+        ),
+        (
+            "w = dx.Param(2 * dim)",
+            "w: dx.Param[jax.Array] = dx.variable((2 * dim,), initializer=dx.initializers.zeros)",
+        ),
+        (
+            "w = dx.Param(jnp.zeros(dim))",
+            "w: dx.Param[jax.Array] = dx.variable((TERM,), initializer=dx.initializers.zeros)",
+        ),
+        (
+            "w: dx.Param = dx.Param(jnp.ones(2 * dim))",
+            "w: dx.Param[jax.Array] = dx.variable((2 * dim,), initializer=dx.",
+        ),
+        (
+            "w = dx.Param(np.ones(dim))",
+            "w: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)",
+        ),
+        (
+            "w = dx.Param(jax.random.normal(jax.random.key(0), (dim,)))",
+            "w: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.normal(0.02))",
+        ),
+    ],
+)
+def test_a_variable_in_the_class_body(line, fix):
+    error = refused(line)
+    assert error.where.startswith("Model")
+    assert error.fix.startswith(fix.replace("TERM", "dim"))
+    assert "\n" not in error.fix
 
 
 def test_class_variables_hold_objects():
@@ -662,7 +768,7 @@ def test_replace_makes_parts_anew_that_nobody_assigned(copied):
     pair.up.kernel.value = jnp.zeros((2, 8))
     made = dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2))
     assert (made.hidden, made.up.kernel.shape, made.towers[1].kernel.shape) == (20, (5, 20), (5, 5))
-    pair.hidden = 3
+    pair.set_attributes(hidden=3)
     assert dx.replace(copied(pair), dim=5, rngs=dx.Rngs(2)).up.kernel.shape == (5, 3)
 
 

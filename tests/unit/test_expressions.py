@@ -861,7 +861,7 @@ def test_names_of_functions_do_not_hide_names_of_the_source():
     ("line", "fix"),
     [
         ("x = int(dim)", "dx.defer(int)(dim)"),
-        ("x = math.sqrt(dim)", "dx.defer(int)(dim)        # and in the same way math.sqrt"),
+        ("x = math.sqrt(dim)", "dim ** 0.5        # in place of math.sqrt(dim)\ndim ** -0.5        # in place of 1 /"),
         ("x = len(dim)", "dx.defer(len)(dim)"),
     ],
 )

@@ -1,6 +1,7 @@
 """What `_jax` takes of jax that is private: tells when one of these names moves."""
 
 import functools
+import sys
 import traceback
 from pathlib import Path
 
@@ -112,3 +113,22 @@ def test_jax_traceback_filtering_shows_all_frames():
         assert ("compilation.py", "_slow_path") in frames_of(dx.jit(call), net, x)
     finally:
         jax.config.update("jax_traceback_filtering", usual)
+
+
+def test_the_functions_that_make_arrays_of_their_arguments():
+    asking = []
+
+    class Probe:
+        def __getattr__(self, name):
+            asking.append((name, sys._getframe(1).f_globals["__name__"]))
+            raise AttributeError(name)
+
+        def __rmul__(self, other):
+            return "reflected"
+
+    with pytest.raises(TypeError, match="requires ndarray"):
+        jnp.arange(Probe())
+    assert any(name == "__jax_array__" and _jax.converts_to_array(module) for name, module in asking)
+    asking.clear()
+    assert jnp.ones(2) * Probe() == "reflected"
+    assert not [name for name, module in asking if _jax.converts_to_array(module)]

@@ -203,7 +203,7 @@ def test_a_sequential_takes_a_list():
 
 
 def test_the_fix_of_a_shared_variable():
-    with pytest.raises(errors.FieldError, match=r"dx\.variable\(\(dim,\), initializer=dx\.initializers\.ones\)"):
+    with pytest.raises(errors.FieldError, match=r"w: dx\.Param\[jax\.Array\] = dx\.variable\(\(3,\), ini"):
 
         @dx.dataclass
         class Model(dx.Module):

@@ -7,9 +7,10 @@ and the standard's decorator has run. `install` gives the class its `Maker`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part, is_init_var, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta
 from declax._classes.records import NEW, Record, record_of
+from declax._classes.sizes import check_sizes, deciding_fields
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.call import Call
 from declax._fields.class_body import PlainDefault
@@ -149,8 +151,11 @@ class Maker:
       own: the expressions that the body of the class binds, by name and in order.
       expressions: all names in the order of evaluation, each with its expression and those that it overrides.
       recorded: the names of the arguments that a `Record` keeps.
+      defaults: the parts that the caller may supply.
       internal: the parts that the caller cannot supply.
       init_vars: the names of the InitVars, in the order of the constructor.
+      names: of the fields and parts, if the class declares expressions.
+      guarded: see `Layout.guarded`.
       draws: whether each construction draws keys from `rngs`.
     """
 
@@ -167,10 +172,10 @@ class Maker:
         kept = [n for n in self.init_vars if decide(fields[n].type, scope).status is not Status.DATA]
         self._kept = [(self.init_vars.index(name), name, fields[name].default) for name in kept]
         parts = self._parts_with({})
-        self._defaults = [part for part in parts if part.is_argument]
-        self.recorded = [*kept, *(part.name for part in self._defaults)]
+        self.defaults = [part for part in parts if part.is_argument]
+        self.recorded = [*kept, *(part.name for part in self.defaults)]
         self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
-        self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self._defaults, *self.internal)})
+        self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self.defaults, *self.internal)})
         self._has_policy = POLICY in fields and class_within(fields[POLICY].type, scope, Policy) is not None
         if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
             raise FieldError(
@@ -183,6 +188,10 @@ class Maker:
         self._make = PartsFunction(cls, own, expressions, parts, self.init_vars, self._arguments) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.draws = any(map(part_draws_keys, parts))
+        for part in parts:
+            check_sizes(cls, part)
+        self.names = frozenset(fields) if expressions else frozenset[str]()
+        self.guarded: Collection[str] = self.names
 
     @property
     def source(self) -> str:
@@ -192,11 +201,17 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._arguments.is_needed or self.init_vars or self._defaults) or self._has_policy
+        return bool(self._make or self._arguments.is_needed or self.init_vars or self.defaults) or self._has_policy
 
     def wrap_post_init(self, cls: Any) -> None:
         """Lets the ``__post_init__`` of a subclass without the decorator make the parts first."""
         wrap_post_init(cls)
+
+    @functools.cached_property
+    def deciding(self) -> dict[str, str]:
+        """The fields that decide what parts are made of, each with such a part; read at the first instance."""
+        found = self.guarded = deciding_fields(self._cls, self._parts_with({}))
+        return found
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""
@@ -256,7 +271,7 @@ class Maker:
         for index, name, default in self._kept:
             if init_vars[index] is not default:
                 given[name] = init_vars[index]
-        for part in self._defaults:
+        for part in self.defaults:
             if attributes[part.name] is not part.expression:
                 supplied[part.name] = attributes[part.name]
         policy = NO_POLICY if self._says_dtypes else current_policy()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from types import FunctionType
+from typing import Any, Final
 
+import jax
 import jax.numpy as jnp
 
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import layer_line
 from declax._fields.class_info import info_of
 from declax._fields.deciding import class_within, decide
+from declax._fields.expressions import Expression
 from declax._fields.keys import NO_RNGS, RNGS
 from declax._fields.specifiers import VariableRecipe
+from declax._typing import MISSING
 from declax._variables.kinds import Param
 from declax._variables.metadata import AXES, EMPTY, Metadata, VariableMetadata
 from declax._variables.placement import sharding_at_creation
@@ -54,12 +58,17 @@ class VariableMaker:
         stream = computed.pop("stream", self._recipe.stream)
         key = None if stream is None else self._draw(rngs, stream)
         is_plain = metadata is EMPTY or metadata is None
-        if is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata"):
-            metadata, value = {}, initializer(key, shape, dtype)
-        else:
-            metadata = self._metadata(metadata, sharding, computed)
-            value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
+        try:
+            if is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata"):
+                metadata, value = {}, initializer(key, shape, dtype)
+            else:
+                metadata = self._metadata(metadata, sharding, computed)
+                value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
+        except (TypeError, InitializerError):
+            _check_called(self._where, initializer)
+            raise
         if getattr(value, "shape", None) != shape:
+            _check_called(self._where, initializer, value)
             self._check_made(value, shape, dtype)
         made: Variable[Any] = kind(value, **metadata)
         return made
@@ -131,6 +140,28 @@ class VariableMaker:
         return draw()
 
 
+def _check_called(where: str, initializer: Any, made: Any = MISSING) -> None:
+    """Raises for a function that makes initializers, in place of its result; `made` is what a call of it gave."""
+    made = made.value if isinstance(made, VariableMetadata) else made
+    if isinstance(initializer, Expression) or not (made is MISSING or callable(made)):
+        return
+    initializer = getattr(initializer, "initializer", initializer)  # of `with_metadata`
+    owner = _FACTORIES.get(getattr(initializer, "__module__", "")) if isinstance(initializer, FunctionType) else None
+    if owner is None or initializer in (jax.nn.initializers.zeros, jax.nn.initializers.ones):
+        return
+    name = f"{owner}.{initializer.__name__}"
+    raise InitializerError(
+        where, f"{name} makes an initializer, and is given in place of one", fix=f"{name}()        # call it"
+    ) from None
+
+
+_FACTORIES: Final = {
+    "declax.initializers": "dx.initializers",
+    jax.nn.initializers.normal.__module__: "jax.nn.initializers",
+}
+"""The modules whose functions make initializers."""
+
+
 # --- checks at class creation -------------------------------------------------
 
 
@@ -143,6 +174,7 @@ def check_variable(cls: type, name: str, recipe: VariableRecipe, annotation: obj
             f"a declared Variable draws from the stream {recipe.stream!r}, and the class takes no rngs",
             fix=f"{layer_line(cls)}\nvariable(..., stream=None)        # draws no key",
         )
+    _check_called(where, recipe.initializer)
     scope = AnnotationScope(cls)
     decide(annotation, scope)  # looks up all names in it
     if scope.is_complete:

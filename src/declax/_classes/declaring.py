@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Final, get_origin
 
 from declax._classes.overriding import expressions_of, inherited, inherited_annotation, take_fields
-from declax._classes.parts import FIX_OF_SHARED, is_shared, makes_data, recipe_of
+from declax._classes.parts import fix_of_shared, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
 from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
 from declax._fields.class_body import BODY_KEY, RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
@@ -93,7 +93,7 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 got=describe(value),
                 why="it is made once, when the class body runs. A comprehension there does not see the fields, and\n"
                 "takes globals of the same names",
-                fix=FIX_OF_SHARED,
+                fix=fix_of_shared(name, value),
             )
 
 
@@ -145,8 +145,8 @@ def _check_body(cls: type, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {bare(value)}",
         )
-    for test, name in body.names_tested():
-        if name in body.bound:
+    for test, name in body.faults.tested:
+        if name in body.bound and test not in body.bound:
             raise FieldError(
                 f"{type_name(cls)}.{name}",
                 f"the class body applies {test} to {name!r}, which has a value in an instance only",

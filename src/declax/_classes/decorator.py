@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
 
@@ -20,7 +21,7 @@ from declax._classes.construction import (
 )
 from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import declare
-from declax._classes.parts import FIX_OF_SHARED, is_init_var, is_shared, recipe_of
+from declax._classes.parts import fix_of_shared, is_init_var, is_shared, recipe_of
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
 from declax._classes.records import record_of
 from declax._fields import specifiers
@@ -29,8 +30,18 @@ from declax._fields.class_body import RNGS_LINES
 from declax._fields.class_info import MAKER_KEY, UNDECLARED, info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
-from declax._fields.sources import text_of
-from declax._fields.specifiers import KW_ONLY, Status, Tagged, VariableRecipe, data, specifier_of, static, variable
+from declax._fields.sources import declared_text, text_of
+from declax._fields.specifiers import (
+    KW_ONLY,
+    PartRecipe,
+    Status,
+    Tagged,
+    VariableRecipe,
+    data,
+    specifier_of,
+    static,
+    variable,
+)
 from declax._tree.rendering import same_value
 from declax._typing import MISSING, MYPY
 from declax._variables.policy import NO_POLICY
@@ -95,6 +106,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     _resolve_pseudo_fields(cls)
     own, declared = declare(cls)
     _check_defaults(cls)
+    _check_own_init(cls, own)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
     has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
@@ -102,9 +114,12 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
         wrap_post_init(cls)
     if "__replace__" not in cls.__dict__:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
+    is_documented = cls.__doc__ is not None
     _decorate(cls, options)
     _check_fields(cls)
     install(cls, own, declared)
+    if not is_documented:
+        _document_parts(cls)
     prepare(cls)
     statuses = {spec.status for spec in cls._pytree__info.specs.values()}
     if not has_own_hash and cls.__dict__.get("__hash__") and statuses != {Status.STATIC}:
@@ -126,6 +141,17 @@ def _decorate(cls: type, options: dict[str, Any]) -> None:
             why="the standard requires this order; parts have defaults",
             fix=RNGS_LINES if name == RNGS else line,
         ) from None
+
+
+def _document_parts(cls: Any) -> None:
+    """Adds to the docstring of the standard, which is the signature, which parts are arguments and which are not."""
+    maker = cls.__dict__[MAKER_KEY]
+    given = [f"{p.name} = {declared_text(p.expression)}" for p in maker.defaults if isinstance(p.recipe, PartRecipe)]
+    if given:
+        cls.__doc__ += f"\n\nParts with an annotation, which are arguments: {', '.join(given)}."
+    if maker.internal:
+        names = ", ".join([part.name for part in maker.internal])
+        cls.__doc__ += f"\n\nParts without an annotation, which are no arguments: {names}."
 
 
 def _resolve_pseudo_fields(cls: type) -> None:
@@ -201,10 +227,32 @@ def _check_defaults(cls: type) -> None:
                 where,
                 "a mutable default would be shared by all instances",
                 got=describe(default),
-                fix=FIX_OF_SHARED
+                fix=fix_of_shared(name, default)
                 if shared
                 else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
             )
+
+
+def _check_own_init(cls: Any, own: Mapping[str, Expression]) -> None:
+    """Refuses an ``__init__`` that leaves the parts of its class unmade: one that calls no generated constructor."""
+    init = cls.__dict__.get("__init__")
+    if init is None:
+        return
+    fields = {name: cls.__dict__.get(name) for name in own}
+    part = next((n for n, f in fields.items() if isinstance(f, dataclasses.Field) and recipe_of(f) is not None), None)
+    if part is None:
+        return
+    called = getattr(inspect.unwrap(init), "__code__", _check_own_init.__code__).co_names
+    is_declared = any(base.__dict__.get(MAKER_KEY) is not None for base in cls.__mro__[1:])
+    if "__post_init__" in called or ("__init__" in called and is_declared):
+        return
+    raise FieldError(
+        f"{type_name(cls)}.__init__",
+        f"the class declares parts, such as {part!r}, and has its own __init__, which does not make them",
+        why="the constructor that @dx.dataclass generates makes the parts",
+        fix="def __post_init__(self): ...        # in place of __init__: fields and parts exist when it runs\n"
+        f"self.{part} = ...        # or, without @dx.dataclass and declarations, make all parts in __init__",
+    )
 
 
 def _check_fields(cls: Any) -> None:

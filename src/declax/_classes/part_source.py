@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentChecks, PartCheck
-from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data
+from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data, may_make_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
@@ -190,6 +190,7 @@ class PartsFunction:
                     fix=f"shared = {text_of(call)}        # then use `shared`",
                 )
             if id(call) in found_once:
+                self._check_once(part, call)
                 self._shared.add(id(call))
             found_once.add(id(call))
 
@@ -313,6 +314,21 @@ class PartsFunction:
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
             fix=fix,
         )
+
+    def _check_once(self, part: Part, call: Expression) -> None:
+        """Refuses a call that makes a model and stands more than once in a part, without what that overrides."""
+        overridden = dict.fromkeys(map(id, self._known[part.name][1:]), "")
+        contents = contents_of(self._made[part.name], {**self._names, **overridden})
+        count = sum(other is call for other, _ in contents.calls)
+        if count > 1 and may_make_data(call):
+            text = text_of(call)
+            raise FieldError(
+                f"{type_name(self._cls)}.{part.name}",
+                f"the call {text} has no name, and stands at {count} places of this part",
+                why="they would be one object with one set of parameters: [part] * n does not repeat the call",
+                fix=f"dx.repeat({count}, {text})        # objects that are made one by one\n"
+                f"shared = {text}        # then use `shared`: one object on purpose",
+            )
 
     def _statement_for(self, part: Part, name: str) -> str:
         """The statement that declares a part, under a name."""

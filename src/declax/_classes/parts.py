@@ -7,10 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
-from declax._fields.call import CONTAINERS, Call, Term, call_of, chosen, is_lazy, items, literal, target_of
+from declax._fields.call import CONTAINERS, Call, Term, call_of, chosen, is_lazy, items, literal, repeated, target_of
 from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression, referred
-from declax._fields.keys import OWN_RNGS, own_rngs_for
+from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
+from declax._fields.refusals import variable_line
+from declax._fields.sources import argument_text, text_of
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
 from declax._tree.statuses import PLAIN, data_within
 from declax._variables.variable import Variable
@@ -81,6 +83,19 @@ def makes_data(value: Any) -> bool:
     return False
 
 
+def may_make_data(value: Any) -> bool:
+    """Whether a call makes a Pytree, or may do so: its function is a field, or draws random keys."""
+    value = referred(value)
+    if target_of(value) is repeated:
+        return may_make_data(value._pytree__call.args[1])
+    call = call_of(value)
+    if call is None:
+        return False
+    is_drawing = any(isinstance(operand, Term) and operand._pytree__name == RNGS for operand in call.operands())
+    takes_rngs = isinstance(call.target, Expression) or rngs_parameter(call.target) is not None
+    return is_drawing or takes_rngs or makes_data(value)
+
+
 # --- shared objects -------------------------------------------------------------
 
 
@@ -89,6 +104,16 @@ dx.Linear(dim, dim)        # each instance makes a call with a field among its a
 dx.defer(dx.Sequential)()        # and a call under dx.defer
 dx.variable((dim,), initializer=dx.initializers.ones)        # a Variable
 class Block(dx.Layer): ...        # has rngs, in place of a dx.Rngs"""
+
+
+def fix_of_shared(name: str, value: object) -> str:
+    """The lines that declare a part of a name in place of an object that all instances would share."""
+    if not isinstance(value, Variable):
+        return FIX_OF_SHARED
+    array = value.raw_value
+    is_array = not isinstance(array, Expression) and hasattr(array, "shape")
+    shape = str(tuple(array.shape)) if is_array else f"({argument_text(array, text_of)},)"
+    return variable_line(name, type(value), shape, "zeros")
 
 
 def is_shared(value: object) -> bool:

@@ -21,12 +21,13 @@ import jax
 import numpy as np
 
 from declax import _jax
+from declax._classes.assignment import check_assignment
 from declax._fields import snapshots
 from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
 from declax._fields.call import CONTAINERS as LITERALS
-from declax._fields.call import has_expression
+from declax._fields.call import call_of, has_expression
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
-from declax._fields.class_info import MAKER_KEY, NOT_PREPARED, UNDECLARED, ClassInfo, own_info
+from declax._fields.class_info import MAKER_KEY, NOT_PREPARED, UNDECLARED, ClassInfo, maker_of, own_info
 from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
@@ -94,7 +95,7 @@ class PytreeMeta(_ProtocolMeta):
                 self = _construct_in_trace(cls, trace_token, args, kwargs)
         except Exception as error:
             if isinstance(error, TypeError):
-                _explain_arguments(cls, kwargs)
+                _explain_arguments(cls, args, kwargs)
             _jax.hide_frames(error)
             raise
         if isinstance(self, cls):
@@ -229,8 +230,10 @@ class Pytree(metaclass=PytreeMeta):
         if attributes.get(TRACE_KEY, _jax.TOP) is not _jax.trace_state.value:
             raise wrong_trace(self, name)
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
-        status, kind = layout.statuses.get(name), value.__class__
+        status, kind = layout.unguarded.get(name), value.__class__
         if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in layout.looked_into:
+            if status is None and self._pytree__maker.names:
+                check_assignment(self, name, value, layout)
             if kind in ARRAY_CLASSES and name in layout.variables:
                 raise not_a_variable(self, name, value)
             is_behaviour, value, own = admit(self, name, value, layout)
@@ -416,6 +419,7 @@ def prepare(cls: type[Pytree]) -> None:
         for base in cls.__mro__:
             if BODY_KEY in base.__dict__ and (name := take_marks(base)) is not None:
                 raise _not_decorated(base, name)
+        _check_undecorated(cls)
         specs, is_complete = read_specs(cls)
         is_first = not own_info(cls).is_registered
         declared = dataclasses.is_dataclass(cls)
@@ -469,6 +473,37 @@ def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) 
         raise _not_decorated(cls, next(iter(declared), RNGS))
     if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
         cls._pytree__maker.wrap_post_init(cls)
+
+
+def _check_undecorated(cls: type[Pytree]) -> None:
+    """Refuses layers and Variables as class attributes of a subclass that uses the constructor of a declared base."""
+    for base in cls.__mro__:
+        entries = base.__dict__
+        if not maker_of(base).expressions or not entries.keys().isdisjoint(_CONSTRUCTED):
+            continue
+        constants = {name for name, annotation in own_annotations(base).items() if "ClassVar" in str(annotation)}
+        for name, value in entries.items():
+            if not name.startswith("__") and name not in constants and _is_trained(value):
+                raise FieldError(
+                    f"{type_name(base)}.{name}",
+                    "all instances would share this object, which is in the state of none",
+                    got=describe(value),
+                    why="without the decorator, it is an attribute of the class, which gradients, optimizers and\n"
+                    "checkpoints do not see",
+                    fix=f"@dx.dataclass        # above class {type_name(base)}",
+                )
+
+
+_CONSTRUCTED = ("__dataclass_fields__", "__init__")
+"""The entries of a class that is decorated, or open."""
+
+
+def _is_trained(value: object) -> bool:
+    """Whether a value that is made once for all instances of a class is, or holds, Variables or arrays of Pytrees."""
+    if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, *CONTAINERS)):
+        return False
+    found = [item for item in data_within(value) if isinstance(item, (Pytree, Variable))]
+    return any(not getattr(item, "_pytree__is_frozen", False) and jax.tree.leaves(item) for item in found)
 
 
 def _not_decorated(cls: type, name: str) -> FieldError:
@@ -609,7 +644,7 @@ def check_pytree(pytree: object) -> None:
     check_attributes(pytree, layout_of(pytree))
 
 
-def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
+def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises a better error if a constructor was given arguments that it does not have."""
     if cls.__new__ is not object.__new__:
         return
@@ -620,23 +655,63 @@ def _explain_arguments(cls: Any, kwargs: dict[str, Any]) -> None:
             f"{name} has annotations but no decorator, and takes no arguments",
             fix=f"@dx.dataclass\nclass {name}(...):",
         ) from None
-    parameters = cls.__signature__.parameters.values()
+    signature = cls.__signature__.parameters
+    rngs = signature.get("rngs")
+    is_keyword = rngs is not None and rngs.kind is rngs.KEYWORD_ONLY and "rngs" not in kwargs
+    is_given = is_keyword and any(getattr(type(arg), "_pytree__draws", False) for arg in args)
+    if is_given and not _binds(cls.__signature__, args, kwargs):
+        raise ConstructionError(
+            f"{type_name(cls)}(...)",
+            "the random streams are given by position, and 'rngs' is a keyword",
+            expected=", ".join(signature),
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
+        ) from None
+    parameters = signature.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    where = f"{type_name(cls)}(...)"
+    unknown = next((name for name in kwargs if name not in known), None)
+    if unknown is None:
+        return
     fields: Mapping[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
-    made = {f.name for f in fields.values() if not f.init}
-    for name in kwargs:
-        if name not in known:
-            if fields and name in own_annotations(cls) and "__dataclass_fields__" not in cls.__dict__:
-                raise _not_decorated(cls, name) from None
-            hint = suggest(name, known)
-            raise ConstructionError(
-                where,
-                f"there is no parameter {name!r}" + (f"; {hint}" if hint else ""),
-                expected=", ".join(known) or "no parameters",
-                got=f"{name}=...",
-                why=f"{name} is made by the object itself" if name in made else None,
-                fix=f"{name}: ... = ...        # an annotated part is an argument" if name in made else None,
-            ) from None
+    if fields and unknown in own_annotations(cls) and "__dataclass_fields__" not in cls.__dict__:
+        raise _not_decorated(cls, unknown) from None
+    if unknown == "key" and "rngs" in signature:
+        raise ConstructionError(
+            f"{type_name(cls)}(...)",
+            "there is no parameter 'key': random keys come from streams",
+            expected=", ".join(known),
+            got=describe(kwargs[unknown]),
+            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))        # or dx.Rngs(key)",
+        ) from None
+    is_made = unknown in fields and not fields[unknown].init
+    hint = suggest(unknown, known)
+    raise ConstructionError(
+        f"{type_name(cls)}(...)",
+        f"there is no parameter {unknown!r}" + (f"; {hint}" if hint else ""),
+        expected=", ".join(known) or "no parameters",
+        got=f"{unknown}=...",
+        why=f"{unknown} is made by the object itself{_sibling(cls, unknown)}" if is_made else None,
+        fix=f"{unknown}: ... = ...        # an annotated part is an argument" if is_made else None,
+    ) from None
+
+
+def _sibling(cls: Any, name: str) -> str:
+    """A note of a part that is declared as the part of a name is, but with an annotation."""
+
+    def function(part: str) -> object:
+        return getattr(call_of(cls._pytree__maker.expressions[part][0]), "target", None)
+
+    parts: Iterable[str] = cls._pytree__maker.expressions
+    arguments = (part for part in parts if part in cls.__dataclass_fields__ and cls.__dataclass_fields__[part].init)
+    made = function(name) if name in parts else None
+    other = next((part for part in arguments if made is not None and function(part) is made), None)
+    return "" if other is None else f": it has no annotation, unlike {other}, which is an argument for that reason"
+
+
+def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import dis
-import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
+from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults
 from declax._fields.call import CONTAINERS, entries, has_expression, rebuilt
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
 from declax._fields.keys import OPEN_BODIES
@@ -42,16 +41,16 @@ class BodyNames:
       bound: the expressions by name, in order.
       reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
-      code: of the class body, if it binds an expression.
+      faults: what its code does with the names, if it binds an expression.
     """
 
-    __slots__ = ("_known", "bound", "code", "reads", "twice")
+    __slots__ = ("_known", "bound", "faults", "reads", "twice")
 
     def __init__(self) -> None:
         self.bound: dict[str, Expression] = {}
         self.reads: dict[str, tuple[str | PlainDefault, ...]] = {}
         self.twice: str | None = None
-        self.code: CodeType | None = None
+        self.faults: BodyFaults = NO_FAULTS
         self._known: dict[int, Any] = {}  # containers with a name, and their contents, by identity
 
     def bind(self, name: str, value: Any) -> Any:
@@ -92,33 +91,11 @@ class BodyNames:
         self._known[id(item)] = item
         return item
 
-    def names_tested(self) -> Iterator[tuple[str, str]]:
-        """The operands of ``is`` and the arguments of functions like isinstance: pairs of the test and a name."""
-        code = self.code
-        if code is None or (_IDENTITY_TESTS.isdisjoint(code.co_code[::2]) and _TYPE_TESTS.isdisjoint(code.co_names)):
-            return
-        reads: list[tuple[tuple[int, int], str]] = []
-        start = end = 0, 0
-        for instruction in dis.get_instructions(code):
-            found = instruction.positions or dis.Positions()
-            if not instruction.opname.endswith("_NONE"):  # a jump, which tests the result of the last instruction
-                start = found.lineno or 0, found.col_offset or 0
-                end = found.end_lineno or 0, found.end_col_offset or 0
-            if instruction.opname in _OF_CLASSES:
-                reads.append((start, instruction.argval))
-            elif instruction.opcode in _IDENTITY_TESTS:
-                yield from (("`is`", name) for place, name in reads if start <= place < end)
-            elif instruction.opname == "CALL":
-                within = [name for place, name in reads if start <= place < end]
-                if within and within[0] in _TYPE_TESTS and within[0] not in self.bound:
-                    reads.remove((start, within[0]))  # `type(x)(dim)` applies what type gives
-                    yield from ((within[0], name) for name in within)
-
 
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_code", "_inner", "_outside", "_read")
+    __slots__ = ("_bases", "_body", "_code", "_outside", "_read")
 
     _pytree__is_class_body = True
 
@@ -127,7 +104,6 @@ class ClassBody(dict[str, Any]):
         self._bases = bases
         self._body = BodyNames()
         self._code: CodeType | None = None
-        self._inner: dict[str, str] | None = None
         self._read: list[str | PlainDefault] = []
         self._outside: list[str] = []  # the names that the statement reads from outside of the class
 
@@ -156,13 +132,11 @@ class ClassBody(dict[str, Any]):
             body.twice = name
         if has_expression(value):
             value = body.bind(name, value)
-            if self._inner is None:
-                body.code = sys._getframe(1).f_code
-                self._inner = dict(_names_of_inner_scopes(body.code))
-            if name in self._inner:
-                raise self._read_inside(name)
             if BODY_KEY not in self:
+                body.faults = body_faults(sys._getframe(1).f_code)
                 super().__setitem__(BODY_KEY, body)
+            if name in body.faults.read_inside:
+                raise self._read_inside(name, body.faults.read_inside[name])
         if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
@@ -194,9 +168,8 @@ class ClassBody(dict[str, Any]):
                 where, dataclasses.MISSING, annotations[names[0]], f"expression of {reader!r}", why=why
             )
 
-    def _read_inside(self, name: str) -> FieldError:
+    def _read_inside(self, name: str, scope: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""
-        scope = (self._inner or {})[name]
         cls = self._class_name
         fix = (
             "dx.repeat(3, dx.Linear(dim, dim))        # in place of a comprehension\n"
@@ -242,7 +215,15 @@ class ClassBody(dict[str, Any]):
                 why="an InitVar is not inherited by name",
                 fix=f"class {self._class_name}(dx.Layer): ...        # calls get rngs without being told\n{RNGS_LINES}",
             )
-        if any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(frame.f_code)):
+        if name in ("self", "cls"):
+            attribute = attribute_read(frame)
+            raise FieldError(
+                f"{self._class_name}.{attribute or name}",
+                f"the class body reads {name!r}, and there is no instance when it runs",
+                why="the name of a field stands for the value that each instance has",
+                fix=f"{attribute or 'dim'}        # in place of {name}.{attribute or 'dim'}",
+            )
+        if binds(frame.f_code, name):
             raise FieldError(
                 where, "the class body reads this name above its declaration", fix=f"declare {name!r} first"
             )
@@ -270,49 +251,6 @@ class PlainDefault:
             if is_class_body(frame) and isinstance(frame.f_locals, ClassBody):  # not in a comprehension
                 frame.f_locals.note(self)
         return self.value
-
-
-_SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
-_OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
-"""How functions read a name that is not theirs."""
-_OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
-"""How the body of a class reads a name."""
-_IDENTITY_TESTS: Final = frozenset(
-    code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE")
-)
-"""The instructions of `is`."""
-_TYPE_TESTS: Final = frozenset({"callable", "hasattr", "isinstance", "type"})
-"""The functions of Python that test the expression in place of its value."""
-
-
-def _names_of_inner_scopes(
-    code: CodeType, scope: str = "", around: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, str]]:
-    """The names that the scopes in a class body read from outside of themselves, each with what reads it, and where.
-
-    `around` are the variables of the scopes between the code and the class body.
-    """
-    around = around.union(code.co_cellvars)
-    for inner in code.co_consts:
-        if not isinstance(inner, CodeType):
-            continue
-        if inner.co_name in _SCOPES:
-            yield from _names_of_inner_scopes(inner, "comprehension or lambda", around)
-        elif not inner.co_flags & inspect.CO_OPTIMIZED and not scope:
-            yield from _names_read(inner, f"nested class {inner.co_name}", _OF_CLASSES)
-    if scope or code.co_nlocals:  # since Python 3.12, comprehensions are a part of the code, and their variables locals
-        names = _names_read(code, scope or "comprehension or lambda", _OUTSIDE)
-        yield from ((name, reader) for name, reader in names if name not in around)
-
-
-def _names_read(code: CodeType, scope: str, operations: Collection[str]) -> Iterator[tuple[str, str]]:
-    instructions = list(dis.get_instructions(code))
-    is_class = operations is _OF_CLASSES
-    bound = {found.argval for found in instructions if found.opname == "STORE_NAME"} if is_class else set[str]()
-    for instruction in instructions:
-        if instruction.opname in operations and instruction.argval not in bound:
-            line = instruction.positions.lineno if instruction.positions else None
-            yield instruction.argval, f"{scope} in line {line or code.co_firstlineno}"
 
 
 def base_with(name: str, bases: Iterable[type]) -> type | None:

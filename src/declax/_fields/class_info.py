@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from declax._fields.expressions import Expression
@@ -53,6 +53,8 @@ class Undeclared:
     internal: Sequence[Any] = ()
     draws = is_needed = False
     source = ""
+    names: frozenset[str] = frozenset()
+    guarded: Collection[str] = ()
 
 
 UNDECLARED: Final = Undeclared()

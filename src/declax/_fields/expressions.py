@@ -7,6 +7,7 @@ Pytree classes with one among their arguments are deferred. The constructor eval
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -37,11 +38,13 @@ from declax._fields.refusals import (
     compares_by_identity,
     is_class_body,
     is_library,
+    makes_array,
     refuse,
+    refuse_function,
     require_class_body,
 )
 from declax._fields.sources import argument_text, declared_text, text_of
-from declax.errors import ExpressionError, MissingAttributeError
+from declax.errors import ExpressionError, MissingAttributeError, type_name
 
 
 class Expression(Term):
@@ -52,6 +55,10 @@ class Expression(Term):
     """
 
     __slots__ = ()
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        if self._pytree__owner is None and not hasattr(owner, "_pytree__is_pytree"):
+            _declare_plainly(owner, name, self)
 
     # ------------------------------------------------------------- operations that give expressions
 
@@ -67,10 +74,12 @@ class Expression(Term):
         return declared_text(self) if class_body() is None else argument_text(self, text_of)
 
     def __getattr__(self, name: str) -> Expression:
+        if name == "__jax_array__" and makes_array(sys._getframe(1)):
+            refuse_function(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
         if name.startswith(("__", "_pytree__")):
             raise AttributeError(name)  # numpy, copy and pickle probe for such names
         if is_library(sys._getframe(1)):
-            refuse(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
+            refuse_function(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
         return _operation(attribute, self, name)
 
     def __getitem__(self, key: object) -> Expression:
@@ -81,7 +90,11 @@ class Expression(Term):
 
     # ------------------------------------------------------------- operations that need a value
 
-    __array_ufunc__ = None  # numpy leaves arithmetic to the expression, and refuses its other functions
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: object, **options: object) -> Expression:
+        function = _UFUNCS.get(ufunc.__name__)
+        if function is None or method != "__call__" or options:
+            refuse_function(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
+        return _operation(function, *operands)
 
     def __bool__(self) -> bool:
         call = self._pytree__call
@@ -93,10 +106,10 @@ class Expression(Term):
         return refuse(self, "a truth test (if, not, and, or, in, max, min)", _TRUTH_TEST)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
-        refuse(self, "int(), float(), range(), a shape or another function", _NUMBER)
+        refuse_function(self, "int(), float(), range(), a shape or another function", _NUMBER)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
-        refuse(self, "an array of numpy", "dx.defer(np.asarray)(TERM)")
+        refuse_function(self, "an array of numpy", "dx.defer(np.asarray)(TERM)")
 
     def __len__(self) -> int:  # noqa: PLE0303  # it always raises
         refuse(self, "len()", "dx.defer(len)(TERM)")
@@ -131,6 +144,17 @@ first, second = TERM[0], TERM[1]        # in place of first, second = TERM
 dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)
 @dx.submodule
 def layers(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # in place of a loop or comprehension"""
+
+_UFUNCS: Final = dict(
+    zip(
+        """add subtract multiply divide floor_divide remainder power matmul
+        bitwise_and bitwise_or bitwise_xor left_shift right_shift
+        equal not_equal less less_equal greater greater_equal negative positive absolute""".split(),
+        {**ARITHMETIC, **COMPARISONS, **UNARY}.values(),
+        strict=True,
+    )
+)
+"""The operators that NumPy calls by other names, where an operand is one of its arrays."""
 
 _CONSTANTS: Final = frozenset({int, float, bool, str, bytes})
 
@@ -176,9 +200,60 @@ class Declaration(Expression):
         super().__init__()
         self._pytree__field = field
 
-    def __set_name__(self, owner: Any, name: str) -> None:
-        if not hasattr(owner, "_pytree__is_pytree"):  # a plain class, which the standard's decorator reads
-            setattr(owner, name, self._pytree__field)
+
+class ComputedDefault:
+    """The default of a field of a plain dataclass that is an expression of others.
+
+    A configuration computes it. A call of the class itself cannot, and raises.
+    """
+
+    def __init__(self, owner: type, name: str, expression: Expression) -> None:
+        self.owner = owner
+        self.name = name
+        self.expression = expression
+
+    def __call__(self) -> Any:
+        cls = type_name(self.owner)
+        raise ExpressionError(
+            f"{cls}.{self.name}",
+            "this default is computed from other fields, which a plain dataclass does not do",
+            got=declared_text(self.expression),
+            why="dx.from_config and spec.build compute it; dataclasses.dataclass passes defaults on as they are",
+            fix=f"dx.spec({cls}, ...).build()\n{cls}(..., {self.name}=...)\n"
+            f"@dx.dataclass\nclass {cls}(dx.Pytree): ...        # computes it at each call",
+        )
+
+    def __repr__(self) -> str:
+        return declared_text(self.expression)
+
+
+_COMPUTED: Final = "_declax_computed"
+"""The entry of a plain class for its fields with specifiers, and those that are expressions of them."""
+
+
+def computed_fields(cls: Any) -> Mapping[str, tuple[Expression, ...]]:
+    """The expressions of a plain dataclass, by name."""
+    found: Mapping[str, tuple[Expression, ...]] = getattr(cls, _COMPUTED, {})
+    return found
+
+
+def _declare_plainly(owner: Any, name: str, value: Expression) -> None:
+    """Puts standard fields into the place of expressions in a class that is no Pytree, for its decorator."""
+    if isinstance(value, Declaration) and value._pytree__name is None:
+        setattr(owner, name, value._pytree__field)
+        for other, default in list(vars(owner).items()):  # of which Python does not set the names
+            if default.__class__ in CONTAINERS and has_expression(default):
+                _declare_plainly(owner, other, Literal(default))
+    elif name in inspect.get_annotations(owner):
+        given = value._pytree__specified
+        options = {} if given is None else {option: getattr(given, option) for option in _OPTIONS}
+        value = value if value._pytree__name is None else Reference(value)
+        setattr(owner, name, dataclasses.field(default_factory=ComputedDefault(owner, name, value), **options))
+    value._pytree__name = name
+    setattr(owner, _COMPUTED, {**computed_fields(owner), name: (value,)})
+
+
+_OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
 class Reference(Expression):

@@ -6,27 +6,74 @@ import functools
 import inspect
 import sys
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from declax._fields.body_code import Call, argument_with, calls_around, target_of
 from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
 from declax._fields.keys import OPEN_BODIES
-from declax._fields.sources import argument_text, bare, text_of
+from declax._fields.sources import argument_text, bare, class_text, text_of
+from declax._jax import converts_to_array
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
 
 def refuse(term: Term, operation: str, fix: str) -> NoReturn:
     """Raises for an operation that needs the value of a term, for which ``TERM`` stands in the fix.
 
+    ``TEXT`` stands for the term as an operand, with brackets around arithmetic.
     ``FIELD`` stands for the first field or term in it, as `dim` in ``dim > 3``.
     """
     require_class_body(term)
     text = argument_text(term, text_of)
-    field = next((operand for operand in operands_of(term) if isinstance(operand, Term)), term)
+    fix = fix.replace("TEXT", text_of(term))
     raise ExpressionError(
         in_class_body(text),
         f"a field has no value until an instance is created, and {operation} needs one",
-        fix=fix.replace("TERM", text).replace("FIELD", text_of(field)),
+        fix=fix.replace("TERM", text).replace("FIELD", text_of(_field_in(term))),
     )
+
+
+def refuse_function(term: Term, operation: str, fix: str) -> NoReturn:
+    """As `refuse`, for a function of numbers; the fix defers the call in the class body, if that is known."""
+    frame = class_body()
+    calls = [] if frame is None else calls_around(frame)
+    variable = next((call for call in calls if hasattr(call.function, "raw_value")), None)
+    if frame is not None and variable is not None:
+        fix = variable_line(
+            target_of(frame) or "w", variable.function, _shape(calls[0], _field_in(term)), calls[0].text
+        )
+    elif calls and calls[0].is_running:
+        fix = _fix_of_call(calls[0])
+    refuse(term, operation, fix)
+
+
+def _field_in(term: Term) -> Term:
+    """The first field or term in a term, as `dim` in ``dim > 3``."""
+    return next((operand for operand in operands_of(term) if isinstance(operand, Term)), term)
+
+
+def _shape(call: Call, field: Term) -> str:
+    given = argument_with(call, text_of(field))
+    return given if given.startswith("(") else f"({given},)"
+
+
+_FIXES: Final = {
+    "sqrt": "TEXT ** 0.5        # in place of {0}(TERM)\nTEXT ** -0.5        # in place of 1 / {0}(TERM)",
+    "range": "dx.repeat(TERM, dx.Linear(dim, dim))        # in place of a comprehension over range(TERM)",
+}
+"""For functions with a shorter way than `defer`, by the last part of their names."""
+
+
+def _fix_of_call(call: Call) -> str:
+    shorter = _FIXES.get(call.text.rpartition(".")[2])
+    return f"dx.defer({call.text}){call.arguments}" if shorter is None else shorter.format(call.text)
+
+
+def variable_line(name: str, kind: type, shape: str, made_by: str) -> str:
+    """The line that declares a Variable, in place of one that the class body makes of an array."""
+    function = made_by.rpartition(".")[2]
+    initializer = {"zeros": "zeros", "ones": "ones", "empty": "zeros"}.get(function, "normal(0.02)")
+    annotation = f"{class_text(kind)}[jax.Array]"
+    return f"{name}: {annotation} = dx.variable({shape}, initializer=dx.initializers.{initializer})"
 
 
 def class_body() -> FrameType | None:
@@ -48,6 +95,11 @@ def is_class_body(frame: FrameType) -> bool:
 def is_library(frame: FrameType) -> bool:
     """Whether a frame is of JAX or numpy, which look for the attributes of arrays."""
     return str(frame.f_globals.get("__name__")).startswith(("jax.", "numpy."))
+
+
+def makes_array(frame: FrameType) -> bool:
+    """Whether a frame is of a function of ``jax.numpy``, which makes an array of its argument."""
+    return converts_to_array(str(frame.f_globals.get("__name__")))
 
 
 def compares_by_identity(frame: FrameType) -> bool:

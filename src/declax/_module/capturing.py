@@ -20,6 +20,7 @@ from declax._graph.nodes import Kind, Link, is_number, kind_of, path_of, walk_va
 from declax._graph.sown import captured_calls, put_captures, put_sown
 from declax._module.containers import Dict, List
 from declax._module.module import Captures, Module, position_of
+from declax._module.running import refuse_call
 from declax._state.states import State
 from declax._tree import epoch
 from declax._tree.attributes import class_attribute, wrong_trace
@@ -299,7 +300,12 @@ def _methods(cls: Any) -> Iterator[tuple[str, Any]]:
             and callable(found)
             and not isinstance(found, staticmethod | classmethod | type)
         )
-        if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
+        if (
+            is_method
+            and found is not refuse_call
+            and name not in fields
+            and (name == "__call__" or not name.startswith("_"))
+        ):
             yield name, found
 
 

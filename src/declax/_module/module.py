@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, overload
 
 import jax
@@ -18,7 +19,8 @@ from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.sown import put_sown
 from declax._graph.updating import update
 from declax._modes import is_graph
-from declax._module.running import with_path
+from declax._module.running import refuse_call, with_path
+from declax._tree.attributes import class_attribute
 from declax._tree.read_only import ReadOnly
 from declax._typing import CAPTURES_KEY, ArrayLike, Path
 from declax._variables.kinds import Intermediate, Perturbation, variable_type_from_name
@@ -73,6 +75,8 @@ class Module(Pytree):
         super().__init_subclass__(**kwargs)
         if "__call__" in cls.__dict__:
             cls.__call__ = with_path(cls.__dict__["__call__"])  # type: ignore[method-assign]  # has the same parameters
+        elif isinstance(cls.__dict__.get("forward"), FunctionType) and class_attribute(cls, "__call__") is None:
+            cls.__call__ = refuse_call  # type: ignore[method-assign,assignment]  # it takes any parameters
 
     def sow(
         self,

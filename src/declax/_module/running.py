@@ -18,13 +18,17 @@ import numpy as np
 
 from declax import _jax
 from declax._classes.pytree import Pytree
+from declax._fields.body_code import attribute_called
+from declax._fields.call import Term, chosen, operands_of, target_of
+from declax._fields.class_info import maker_of
+from declax._fields.sources import declared_text
 from declax._graph.iteration import iter_graph
 from declax._modes import has_named_scopes
 from declax._typing import INTERNAL_KEYS, Path
 from declax._variables.placement import explicit_spec
 from declax._variables.policy import POLICY, Policy
 from declax._variables.variable import Variable
-from declax.errors import format_path, note_part, type_name
+from declax.errors import LayerError, format_path, note_part, type_name
 
 _around: Final[ContextVar[Any]] = ContextVar("declax_running", default=None)
 """The innermost module that runs while JAX traces."""
@@ -48,12 +52,51 @@ def with_path(call: Any) -> Any:
                 output = _call_in_scope(call, self, args, kwargs)
             return output if POLICY not in self.__dict__ else _in_output_dtype(output, self.__dict__[POLICY])
         except Exception as error:
-            _note_module(error, self)
+            missing = _call_of_none(error)
+            _note_module(missing or error, self)
             _jax.hide_frames(error)
+            if missing is not None:
+                raise missing from None
             raise
 
     __call__.__wrapped_by_declax__ = True  # type: ignore[attr-defined]  # of a function
     return __call__
+
+
+def _call_of_none(error: Exception) -> LayerError | None:
+    """The error in place of Python's, if the code that raised it calls a part that `dx.when` left out."""
+    trace = error.__traceback__
+    if type(error) is not TypeError or error.args != ("'NoneType' object is not callable",) or trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    read = attribute_called(trace.tb_frame, trace.tb_lasti)
+    owner, name = read or (None, "")
+    declared = maker_of(type(owner)).expressions.get(name, (None,))[0]
+    if declared is None or target_of(declared) is not chosen:
+        return None
+    flag = next(iter(operands_of(declared)))
+    condition = declared_text(flag) if isinstance(flag, Term) else repr(flag)
+    return LayerError(
+        f"{type_name(type(owner))}.{name}",
+        "this part is None, and is called",
+        why=f"{name} = {declared_text(declared)}, and {condition} does not hold",
+        fix=f"x if self.{name} is None else self.{name}(x)",
+    ).with_traceback(error.__traceback__)
+
+
+def refuse_call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The ``__call__`` of a class with ``forward``, unless a base has another one: says that it is not the same."""
+    calls = (base.__dict__.get("__call__") for base in type(self).__mro__)
+    own = next((call for call in calls if call is not None and call is not refuse_call), None)
+    if own is not None:
+        return own(self, *args, **kwargs)
+    cls = type_name(type(self))
+    raise LayerError(
+        f"{cls}.__call__",
+        f"{cls} has a method 'forward', and no '__call__', which a call of the object runs",
+        fix="def __call__(self, ...): ...        # in place of forward\nmodel.forward(...)        # calls the method",
+    )
 
 
 def _call_in_scope(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,11 +133,15 @@ def path_in(holder: Any, part: Any, nesting: int = MAX_NESTING) -> Path | None:
         if value is part and key not in INTERNAL_KEYS:
             return (key,)
     for key, value in pairs if nesting else ():
-        if isinstance(value, _CONTAINERS) or (isinstance(value, Pytree) and not callable(value)):
+        if isinstance(value, _CONTAINERS) or (isinstance(value, Pytree) and not _has_call(value)):
             found = path_in(value, part, nesting - 1)
             if found is not None:
                 return (key, *found)
     return None
+
+
+def _has_call(value: object) -> bool:
+    return callable(value) and type(value).__call__ is not refuse_call
 
 
 def _deep_path_in(holder: Any, part: Any) -> Path | None:

@@ -13,7 +13,7 @@ import types
 import weakref
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from declax import _jax
-from declax._fields.class_info import info_of
+from declax._fields.class_info import info_of, maker_of
 from declax._fields.expressions import Declaration
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import freeze, thaw
@@ -64,6 +64,9 @@ class Layout(Shared):
       is_closed: whether it is the layout that its class has at creation.
       length: the number of elements, which have an index in place of a name.
       variables: the names of declared Variables, which an array must not replace.
+      guarded: the names of which an assignment is looked at: all fields of a declared class, until it is known which
+        decide what its parts are made of.
+      unguarded: the status of each name but these.
       looked_into: the classes of values that an assignment to data checks.
     """
 
@@ -77,6 +80,8 @@ class Layout(Shared):
     is_closed: bool
     length: int
     variables: frozenset[str]
+    guarded: Collection[str]
+    unguarded: Mapping[Name, Status]
     looked_into: frozenset[type]
     _transitions: dict[tuple[Name, str | None], weakref.ref[Layout]]
     _recent: deque[Layout] | None
@@ -109,6 +114,7 @@ class Layout(Shared):
         layout = object.__new__(Layout)
         layout.cls, layout.statuses, layout.length, layout.is_closed = owner, statuses, length, is_closed
         layout.variables = info_of(owner).variables
+        layout.guard(maker_of(owner).guarded)
         layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
         layout._recent = None
@@ -117,6 +123,11 @@ class Layout(Shared):
             _deviants_of(owner)[:] = [True]
         layout._keep()
         return layout
+
+    def guard(self, names: Collection[str]) -> None:
+        """Sets the names of which an assignment is looked at."""
+        self.guarded = names
+        self.unguarded = {n: s for n, s in self.statuses.items() if n not in names} if names else self.statuses
 
     def _keep(self) -> None:
         """Lets the class hold a small layout for a while, for its next instance."""

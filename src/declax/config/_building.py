@@ -11,6 +11,7 @@ from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS
 from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Ref, SpecData
+from declax.config._declared import computed_arguments
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
@@ -99,7 +100,10 @@ class Builder(SpecVisitor):
         parameters = spec.parameters
         if isinstance(spec.target, DeclaredPart):
             return spec.target(**self.arguments(spec, path))
-        args, named = positions(parameters, self.arguments(spec, path))
+        arguments = self.arguments(spec, path)
+        for name, value in computed_arguments(spec).items():
+            arguments[name] = self.value(value, (*path, name), spec.reader_of(name))
+        args, named = positions(parameters, arguments)
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
             if self.rngs is None:
                 raise self._without_rngs(parameters, path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate
+from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression
 from declax._fields.class_info import maker_of
-from declax._fields.expressions import Declaration
+from declax._fields.expressions import Declaration, computed_fields
 from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
 from declax.config._data import SpecData, freeze, thaw
@@ -21,7 +21,7 @@ class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
     def __init__(self, owner: SpecData) -> None:
-        known = maker_of(owner.target).expressions
+        known = computed_fields(owner.target) or maker_of(owner.target).expressions
         self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
         self._given = owner.full_arguments
@@ -34,6 +34,17 @@ class ClassBodyScope(Environment):
             self._read[name] = self.value(self._given[name] if name in self._given else self.parts[name])
             self._open.discard(name)
         return self._read[name]
+
+    def computed(self, name: str) -> Any:
+        """The value of a name, of which nothing may remain an expression."""
+        self._open.add(name)
+        try:
+            return freeze(evaluate(thaw(self.parts[name], _overridden), self))
+        except Exception as error:
+            error.add_note(f"while the default of {name!r} was computed")
+            raise
+        finally:
+            self._open.discard(name)
 
     def value(self, value: Any) -> Any:
         """A value with its expressions evaluated; those that need an instance remain."""
@@ -58,6 +69,14 @@ class ClassBodyScope(Environment):
         if id(made.target) in OPERATIONS or getattr(made.target, "__module__", None) in _PLAIN:
             return super().call(made)
         return SpecData.of_values(made.target, {n: self.value(v) for n, v in made.arguments().items() if n != RNGS})
+
+
+def computed_arguments(spec: SpecData) -> dict[str, Any]:
+    """The defaults that are expressions of other arguments, for a class that does not compute them itself."""
+    if not computed_fields(spec.target):
+        return {}
+    names = [p.name for p in spec.parameters if p.name not in spec.arguments and has_expression(p.default)]
+    return {name: ClassBodyScope(spec).computed(name) for name in names}
 
 
 def _overridden(value: Any) -> Any:

@@ -18,6 +18,7 @@ import typing_extensions
 
 from declax import initializers
 from declax._fields.meanings import AliasType, CallableType, ClassType, CollectionType, MappingType, members_of
+from declax._module.running import refuse_call
 from declax._typing import MISSING
 from declax.config._reading.parameters import Parameter, is_dtype, parameters_of, plain_target, target_name
 from declax.errors import RegistryError
@@ -116,7 +117,7 @@ def _stands_for(cls: type, base: type) -> bool:
 
 def _has_member(cls: type, name: str) -> bool:
     if name == "__call__":  # each class has the one of its metaclass
-        return any(vars(base).get(name) is not None for base in cls.__mro__)
+        return any(vars(base).get(name) not in (None, refuse_call) for base in cls.__mro__)
     return getattr(cls, name, None) is not None
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.class_info import info_of
+from declax._fields.expressions import ComputedDefault
 from declax._fields.meanings import Bound, ClassType, DtypeType, Meaning, TypeType, meaning_of
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
@@ -191,6 +192,8 @@ def _reader(target: Any, signature: inspect.Signature) -> Callable[[inspect.Para
         factory = None if field is None or field.default_factory is dataclasses.MISSING else field.default_factory
         if isinstance(factory, DtypeDefault):
             factory = None  # the signature has the dtype without a policy
+        elif isinstance(factory, ComputedDefault):
+            given, factory = given.replace(default=factory.expression), None
         has_default = factory is None and given.default is not inspect.Parameter.empty
         return Parameter(
             given.name,

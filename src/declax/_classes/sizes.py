@@ -1,0 +1,192 @@
+"""The fields that decide what parts are made of: sizes, lengths of lists, conditions, and integer arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args, get_origin
+
+from declax._classes.parts import Part, makes_data
+from declax._fields.annotations import AnnotationScope, annotations_of, own_annotations
+from declax._fields.call import (
+    CONTAINERS,
+    Call,
+    attribute,
+    call_of,
+    chosen,
+    is_arithmetic,
+    is_lazy,
+    item_of,
+    items,
+    literal,
+    operands_of,
+    repeated,
+    target_of,
+)
+from declax._fields.deciding import decide
+from declax._fields.expressions import Declaration, Expression, referred
+from declax._fields.sources import bare
+from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
+from declax.errors import FieldError, type_name
+
+
+def deciding_fields(cls: Any, parts: Iterable[Part]) -> dict[str, str]:
+    """The fields of a class that decide what its parts are made of, each with the first such part.
+
+    Fields that hold layers or arrays, and those of the library's own classes, are left out.
+    """
+    reader = _Reader(cls)
+    for part in parts:
+        for value in _deciding_values(part, reader):
+            reader.add(value, part.name)
+    return reader.found
+
+
+def _deciding_values(part: Part, reader: _Reader) -> Iterator[Any]:
+    if isinstance(part.recipe, VariableRecipe):
+        yield from (part.recipe.shape, part.recipe.when)
+    for value in _values_in(part):
+        call = call_of(value)
+        if is_lazy(target_of(value)):
+            yield next(iter(operands_of(value)))
+        elif call is not None:
+            yield from filter(reader.is_integer, _arguments(call))
+
+
+def _values_in(part: Part) -> Iterator[Expression]:
+    """The expressions that one part is made of; those with a name are parts of their own."""
+    waiting: list[Any] = [part.expression] if isinstance(part.recipe, PartRecipe) else []
+    while waiting:
+        value = referred(waiting.pop())
+        if value.__class__ in CONTAINERS:
+            waiting.extend(items(value))
+        elif isinstance(value, Expression) and (value is part.expression or value._pytree__name is None):
+            yield value
+            waiting.extend(operands_of(value))
+
+
+class _Reader:
+    """Collects the fields that expressions of one class read."""
+
+    def __init__(self, cls: Any) -> None:
+        self.found: dict[str, str] = {}
+        self._cls = cls
+        bases = [base for base in cls.__mro__[:-1] if not base.__module__.startswith("declax.")]
+        self._declared = {name for base in bases for name in own_annotations(base)}
+
+    def add(self, value: Any, part: str) -> None:
+        """Adds the fields that a value reads, also those by which other fields are computed."""
+        value = referred(value)
+        if value.__class__ in CONTAINERS:
+            for item in items(value):
+                self.add(item, part)
+        if not isinstance(value, Expression) or makes_data(value):
+            return
+        field = self._cls.__dataclass_fields__.get(value._pytree__name)
+        if field is not None and (field.name in self.found or not self._is_static(field)):
+            return
+        if field is not None and field.name in self._declared and field.init:
+            self.found[field.name] = part
+        for operand in operands_of(value):
+            self.add(operand, part)
+
+    def _is_static(self, field: dataclasses.Field[Any]) -> bool:
+        is_attribute = field._field_type is dataclasses._FIELD  # type: ignore[attr-defined]  # the standard offers no public way
+        return is_attribute and decide(field.type, AnnotationScope(self._cls)).status is not Status.DATA
+
+    def is_integer(self, value: Any) -> bool:
+        """Whether a value is an integer, or holds integers only, by the annotations of the fields in it."""
+        value = referred(value)
+        if not isinstance(value, Expression):
+            is_literal = isinstance(value, (list, tuple, dict))
+            return all(map(self.is_integer, items(value))) if is_literal else type(value) is int
+        field = self._cls.__dataclass_fields__.get(value._pytree__name)
+        if field is not None and field.init:
+            return _is_integer_type(AnnotationScope(self._cls).resolve(field.type))
+        call = call_of(value)
+        if call is not None:
+            is_made = makes_data(value) or isinstance(call.target, Expression)
+            return not is_made and all(map(self.is_integer, _arguments(call)))
+        target, operands = target_of(value), tuple(operands_of(value))
+        if target is literal or target is item_of:
+            return self.is_integer(operands[0])
+        if target is attribute:
+            return _is_integer_type(self._annotation_of_attribute(*operands))
+        if target is chosen:
+            return all(map(self.is_integer, operands[1:]))
+        is_whole = is_arithmetic(target) and target is not operator.truediv
+        return is_whole and all(map(self.is_integer, operands))
+
+    def _annotation_of_attribute(self, owner: Any, name: str) -> Any:
+        """The annotation of an attribute of the class of a field, as of `dim` in ``config.dim``."""
+        field = self._cls.__dataclass_fields__.get(owner._pytree__name) if isinstance(owner, Declaration) else None
+        cls: Any = None if field is None else AnnotationScope(self._cls).resolve(field.type)
+        if not isinstance(cls, type) or cls is object:
+            return Any
+        return AnnotationScope(cls).resolve(annotations_of(cls).get(name, Any))
+
+
+def _arguments(call: Call) -> tuple[Any, ...]:
+    return (*call.args, *call.kwargs.values())
+
+
+def _is_integer_type(annotation: Any) -> bool:
+    """Whether an annotation is of an integer, of None, or of a container of integers."""
+    annotation = getattr(annotation, "__origin__", None) if hasattr(annotation, "__metadata__") else annotation
+    if annotation in (int, None, type(None)):
+        return True
+    args = [arg for arg in get_args(annotation) if arg is not Ellipsis]
+    return get_origin(annotation) is not None and bool(args) and all(map(_is_integer_type, args))
+
+
+# --- sizes that are floats ------------------------------------------------------
+
+
+def check_sizes(cls: Any, part: Part) -> None:
+    """Refuses a size that is a quotient, which Python gives as a float."""
+    for what, value in _sizes_in(part):
+        quotient = _quotient_in(value)
+        if quotient is not None:
+            raise FieldError(
+                f"{type_name(cls)}.{part.name}",
+                f"{what} is a size, and {bare(quotient)} is a float",
+                expected="an integer",
+                fix=f"{bare(quotient).replace(' / ', ' // ')}        # in place of {bare(quotient)}",
+            )
+
+
+def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
+    if isinstance(part.recipe, VariableRecipe):
+        shape: Any = part.recipe.shape
+        sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
+        yield from (("this entry of the shape", size) for size in sizes)
+    for value in _values_in(part):
+        call = call_of(value)
+        if target_of(value) is repeated:
+            yield "the length of the list", next(iter(operands_of(value)))
+        elif call is not None and not all(_quotient_in(argument) is None for argument in _arguments(call)):
+            yield from _integer_arguments(call)
+
+
+def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call that the called function annotates as integers."""
+    try:
+        signature = inspect.signature(call.target)
+        given = signature.bind_partial(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):  # it has no signature, or the arguments do not fit
+        return
+    for name, value in given.items():
+        if signature.parameters[name].annotation in (int, "int"):
+            yield f"the argument {name!r}", value
+
+
+def _quotient_in(value: Any) -> Expression | None:
+    """A division in arithmetic, which makes its result a float."""
+    value = referred(value)
+    target = target_of(value)
+    if target is operator.truediv and isinstance(value, Expression):
+        return value
+    operands = operands_of(value) if is_arithmetic(target) else ()
+    return next((found for operand in operands if (found := _quotient_in(operand)) is not None), None)

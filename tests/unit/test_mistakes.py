@@ -1,0 +1,993 @@
+"""Mistakes of declared classes: each is refused with the line to write, and what resembles it stays legal."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import pydoc
+import re
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import declax as dx
+from declax import errors
+
+
+@dx.dataclass
+class Net(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    up = dx.Linear(dim, dim, rngs=rngs)
+
+
+# ---- names of methods in class bodies
+
+
+@pytest.mark.parametrize("name", ["self", "cls"])
+def test_self_in_a_class_body(name):
+    source = f"class Model(dx.Module):\n    dim: int = dx.field()\n    up = dx.Linear({name}.dim, 2)\n"
+    with pytest.raises(
+        errors.FieldError, match=f"^Model.dim: the class body reads '{name}', and there is no"
+    ) as caught:
+        exec(source, {"dx": dx})
+    assert caught.value.fix == f"dim        # in place of {name}.dim"
+    with pytest.raises(errors.FieldError, match=f"^Model.{name}: the class body reads") as caught:
+        exec(source.replace(".dim,", ","), {"dx": dx})
+    assert caught.value.fix == f"dim        # in place of {name}.dim"
+
+
+def test_self_of_a_function_around_the_class():
+    class Factory:
+        dim = 4
+
+        def make(self):
+            @dx.dataclass
+            class Model(dx.Module):
+                dim: int = dx.field()
+                size = self.dim * dim
+
+            return Model
+
+    assert Factory().make()(2).size == 8
+
+
+# ---- one call at several places
+
+
+def test_a_call_that_a_layer_repeats():
+    def make(dim: int, rngs: dx.Rngs) -> dx.Linear:
+        return dx.Linear(dim, dim, rngs=rngs)
+
+    for part in ("[dx.Linear(dim, dim)] * 3", "[dx.Dropout(0.5)] * 3", "[dx.defer(make)(dim)] * 3"):
+        source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    parts = {part}
+"""
+        with pytest.raises(errors.FieldError, match=r"has no name, and stands at 3 places of this part") as caught:
+            exec(source, {"dx": dx, "make": make})
+        assert caught.value.fix.startswith(f"dx.repeat(3, {part[1:-5]})")
+
+    @dx.dataclass
+    class Shared(dx.Layer):
+        dim: int = dx.field()
+        part = dx.Linear(dim, dim)
+        parts = [part] * 3
+        sizes = (dx.defer(max)(dim, 3),) * 2
+
+    made = Shared(2, rngs=dx.Rngs(0))
+    assert made.parts[0] is made.parts[2] is made.part
+    assert made.sizes == (3, 3)
+
+
+# ---- an own __init__
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["up = dx.Dropout(dim / 10)", "up = 2 * dim", "up: int = 2 * dim", "up = dx.submodule(method)"],
+)
+def test_an_init_of_a_class_that_declares_parts(part):
+    source = f"""
+@dx.dataclass
+class Model(dx.Module):
+    dim: int = dx.field()
+    {part}
+
+    def __init__(self, dim):
+        self.dim = dim
+"""
+    names = {"dx": dx}
+    exec("def method(self): ...", names)
+    with pytest.raises(
+        errors.FieldError, match=r"^Model\.__init__: the class declares parts, such as 'up', and"
+    ) as caught:
+        exec(source, names)
+    first, second = caught.value.fix.splitlines()
+    assert first.startswith("def __post_init__(self): ...")
+    assert second.startswith("self.up = ...        # or, without @dx.dataclass")
+
+
+def test_an_init_that_makes_the_parts():
+    @dx.dataclass
+    class ByPostInit(dx.Module):
+        dim: int = dx.field()
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        up = dx.Linear(dim, 2, rngs=rngs)
+
+        def __init__(self, dim):
+            self.dim = dim
+            self.__post_init__(dx.Rngs(0))
+
+    @dx.dataclass
+    class BySuper(Net):
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        down = dx.Linear(Net.dim, 2, rngs=rngs)
+
+        def __init__(self, dim):
+            super().__init__(dim, rngs=dx.Rngs(0))
+
+    assert ByPostInit(3).up.kernel.shape == BySuper(3).down.kernel.shape == (3, 2)
+    assert BySuper(3).up.kernel.shape == (3, 3)
+
+
+def test_an_init_of_a_class_without_parts():
+    @dx.dataclass
+    class Fields(dx.Module):
+        dim: int = dx.field()
+        size: int = 3
+
+        def __init__(self, dim):
+            self.dim = self.size = dim
+
+    @dx.dataclass
+    class Inherits(Net):
+        def __init__(self):
+            super().__init__(2, rngs=dx.Rngs(0))
+
+    assert (Fields(4).dim, Fields(4).size) == (4, 4)
+    assert Inherits().up.kernel.shape == (2, 2)
+
+
+# ---- subclasses without the decorator
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dx.Linear(3, 3, rngs=dx.Rngs(0)),
+        lambda: dx.Param(jnp.ones(3)),
+        lambda: [dx.Sequential(dx.Linear(3, 3, rngs=dx.Rngs(0)))],
+        lambda: {"a": dx.Rngs(0)},
+    ],
+)
+def test_a_layer_of_an_undecorated_subclass(make):
+    class Sub(Net):
+        extra = make()
+
+    class Deeper(Sub): ...
+
+    for cls in (Sub, Deeper):
+        with pytest.raises(
+            errors.FieldError, match=r"^Sub\.extra: all instances would share this object, which"
+        ) as caught:
+            cls(3, rngs=dx.Rngs(0))
+        assert caught.value.fix == "@dx.dataclass        # above class Sub"
+
+
+def test_an_annotated_layer_of_an_undecorated_subclass():
+    class Sub(Net):
+        extra: dx.Linear = dx.Linear(3, 3, rngs=dx.Rngs(0))
+
+    with pytest.raises(errors.FieldError, match=r"^Sub\.extra: all instances would share this object"):
+        Sub(3, rngs=dx.Rngs(0))
+
+
+def test_an_expression_of_an_undecorated_subclass():
+    class Sub(Net):
+        double = 2 * Net.dim
+
+    class Open(Net):
+        double = 2 * Net.dim
+
+        def __init__(self):
+            super().__init__(3, rngs=dx.Rngs(0))
+
+    for make in (lambda: Sub(3, rngs=dx.Rngs(0)), Open):
+        with pytest.raises(errors.FieldError, match=r"\.double: the declarations of a class require the decorator"):
+            make()
+
+
+def test_what_an_undecorated_subclass_may_hold():
+    without_arrays = dx.Dropout(0.5, deterministic=True)
+
+    class Sub(Net):
+        rate = 0.5
+        drop = without_arrays
+        shared: ClassVar[Any] = dx.Linear(3, 3, rngs=dx.Rngs(0))
+        table = (1, 2)
+
+    class Open(Net):
+        extra = dx.Linear(3, 3, rngs=dx.Rngs(0))
+
+        def __init__(self):
+            super().__init__(3, rngs=dx.Rngs(0))
+
+    assert Sub(3, rngs=dx.Rngs(0)).drop is Sub.drop
+    assert Open().extra is Open.extra
+
+
+def test_the_peer_shares_layers_of_open_classes():
+    class Open(dx.Module):
+        extra = dx.Linear(3, 3, rngs=dx.Rngs(0))
+
+    assert Open().extra is Open.extra
+    assert not jax.tree.leaves(Open())
+
+
+# ---- keys in the forms of other libraries
+
+
+class Open(dx.Module):
+    def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:
+        self.up = dx.Linear(dim, dim, rngs=rngs)
+
+
+@pytest.mark.parametrize("cls", [Net, Open])
+def test_streams_by_position(cls):
+    with pytest.raises(
+        errors.ConstructionError, match="the random streams are given by position, and 'rngs'"
+    ) as caught:
+        cls(4, dx.Rngs(0))
+    assert caught.value.where == f"{cls.__name__}(...)"
+    assert caught.value.fix == f"{cls.__name__}(..., rngs=dx.Rngs(0))"
+
+
+@pytest.mark.parametrize("cls", [Net, Open])
+def test_a_key_in_place_of_streams(cls):
+    with pytest.raises(errors.ConstructionError, match="there is no parameter 'key': random keys come from") as caught:
+        cls(4, key=jax.random.key(0))
+    assert caught.value.fix == f"{cls.__name__}(..., rngs=dx.Rngs(0))        # or dx.Rngs(key)"
+    assert cls(4, rngs=dx.Rngs(jax.random.key(0))).up.kernel.shape == (4, 4)
+
+
+def test_streams_and_keys_that_a_constructor_takes():
+    class Takes(dx.Module):
+        def __init__(self, rngs: dx.Rngs, key: Any = None, **options: Any) -> None:
+            self.up = dx.Linear(2, 2, rngs=rngs)
+
+    class Needs(dx.Module):
+        def __init__(self, dim: int, rngs: dx.Rngs) -> None: ...
+
+    assert Takes(dx.Rngs(0), key=3).up.kernel.shape == (2, 2)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'rngs'"):
+        Needs(dx.Rngs(0))
+
+    class Positional(dx.Module):
+        def __init__(self, rngs: dx.Rngs) -> None:
+            raise TypeError("of the class itself")
+
+    with pytest.raises(TypeError, match="of the class itself"):
+        Positional(dx.Rngs(0))
+
+
+# ---- parts that differ in an annotation
+
+
+@dx.dataclass
+class Two(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    mixer: dx.Linear = dx.Linear(dim, dim, rngs=rngs)
+    up = dx.Linear(dim, dim, rngs=rngs)
+    act = dx.Dropout(dim / 100)
+
+
+def test_an_argument_for_a_part_without_an_annotation():
+    with pytest.raises(errors.ConstructionError, match="there is no parameter 'up'") as caught:
+        Two(3, up=None, rngs=dx.Rngs(0))
+    why = "up is made by the object itself: it has no annotation, unlike mixer, which is an argument for that reason"
+    assert caught.value.why == why
+    with pytest.raises(errors.ConstructionError, match="there is no parameter 'act'") as caught:
+        Two(3, act=None, rngs=dx.Rngs(0))
+    assert caught.value.why == "act is made by the object itself"
+
+
+def test_the_documentation_of_parts():
+    text = pydoc.render_doc(Two, renderer=pydoc.plaintext)
+    assert "mixer: 'dx.Linear' = dx.Linear(dim, dim, rngs=rngs)" in text
+    assert "Parts with an annotation, which are arguments: mixer = dx.Linear(dim, dim, rngs=rngs)." in text
+    assert "Parts without an annotation, which are no arguments: up, act." in text
+
+    @dx.dataclass
+    class Documented(dx.Module):
+        """A text."""
+
+        dim: int = dx.field()
+        half = dim // 2
+
+    @dx.dataclass
+    class Plain(dx.Module):
+        dim: int = dx.field()
+
+    assert Documented.__doc__ == "A text."
+    assert Plain.__doc__ == "Plain(dim: 'int')"
+
+
+# ---- initializers
+
+
+@pytest.mark.parametrize(
+    ("name", "initializer"),
+    [
+        ("dx.initializers.lecun_normal", dx.initializers.lecun_normal),
+        ("dx.initializers.normal", dx.initializers.normal),
+        ("dx.initializers.zeros_init", dx.initializers.zeros_init),
+        ("dx.initializers.constant", dx.initializers.constant),
+        ("jax.nn.initializers.lecun_normal", jax.nn.initializers.lecun_normal),
+        ("jax.nn.initializers.normal", jax.nn.initializers.normal),
+    ],
+)
+def test_an_initializer_that_is_not_called(name, initializer):
+    def declared():
+        @dx.dataclass
+        class Model(dx.Module):
+            _: dx.KW_ONLY
+            rngs: dx.InitVar[dx.Rngs] = dx.field()
+            kernel: dx.Param[jax.Array] = dx.variable((2, 3), initializer=initializer)
+
+    wrapped = dx.with_metadata(initializer, unit="m")
+    calls = [
+        ("Model", declared),
+        ("Linear", lambda: dx.Linear(2, 3, kernel_init=initializer, rngs=dx.Rngs(0))),
+        ("Linear", lambda: dx.Linear(2, 3, kernel_init=wrapped, rngs=dx.Rngs(0))),
+        ("Linear", lambda: dx.Linear(2, 3, kernel_init=initializer, rngs=dx.Rngs(jax.random.PRNGKey(0)))),
+    ]
+    for owner, call in calls:
+        text = rf"^{owner}\.kernel: {name} makes an initializer, and is given in place of one"
+        with pytest.raises(errors.InitializerError, match=text) as caught:
+            call()
+        assert caught.value.fix == f"{name}()        # call it"
+
+
+@pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)])
+@pytest.mark.parametrize("name", ["lecun_normal", "normal", "uniform"])
+def test_an_initializer_that_is_called_too_early(name, key):
+    with pytest.raises(errors.InitializerError, match="this is not a valid setting") as caught:
+        getattr(dx.initializers, name)(key, (3, 4))
+    assert caught.value.fix == f"dx.initializers.{name}()(key, shape)        # {name}() makes the initializer"
+
+
+def test_initializers_of_any_kind():
+    def of_a_user(key, shape, dtype=None):
+        return jnp.ones(shape, dtype)
+
+    for init in (of_a_user, jax.nn.initializers.zeros, jax.nn.initializers.ones, jax.nn.initializers.normal()):
+        assert dx.Linear(2, 3, kernel_init=init, rngs=dx.Rngs(0)).kernel.shape == (2, 3)
+
+    def refuses(key, shape, dtype=None):
+        raise TypeError("of a user")
+
+    with pytest.raises(TypeError, match=r"^of a user"):
+        dx.Linear(2, 3, kernel_init=refuses, rngs=dx.Rngs(0))
+
+
+@pytest.mark.parametrize("name", ["lecun_normal", "he_normal", "xavier_uniform"])
+def test_an_initializer_that_counts_inputs_of_a_vector(name):
+    with pytest.raises(errors.InitializerError, match=r"cannot make an array of shape \(3,\)") as caught:
+        getattr(dx.initializers, name)()(jax.random.key(0), (3,))
+    assert caught.value.fix.startswith("dx.initializers.zeros        # or dx.initializers.normal(0.02)")
+    with pytest.raises(errors.InitializerError, match="cannot make an array of shape") as caught:
+        dx.initializers.orthogonal()(jax.random.key(0), (3,))
+    assert caught.value.fix is None
+
+
+# ---- sizes that are quotients
+
+
+@pytest.mark.parametrize(
+    ("part", "what", "quotient"),
+    [
+        ("dx.Linear(dim, dim / 2, rngs=rngs)", "the argument 'out_features'", "dim / 2"),
+        ("dx.Linear(dim, out_features=2 * (dim / 2), rngs=rngs)", "the argument 'out_features'", "dim / 2"),
+        ("dx.Sequential(dx.Linear(4 * dim / 2, 3, rngs=rngs))", "the argument 'in_features'", "(4 * dim) / 2"),
+        ("Open(dim / 2, rngs=rngs)", "the argument 'dim'", "dim / 2"),
+        ("dx.defer(sized)(dim / 2)", "the argument 'size'", "dim / 2"),
+        ("dx.repeat(dim / 2, dx.Linear(dim, dim, rngs=rngs))", "the length of the list", "dim / 2"),
+        ("dx.Linear(half, 2, rngs=rngs)", "the argument 'in_features'", "dim / 2"),
+    ],
+)
+def test_a_quotient_as_a_size(part, what, quotient):
+    source = f"""
+@dx.dataclass
+class Model(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    half = dim / 2
+    part = {part}
+"""
+
+    def sized(size: int) -> int:
+        return size
+
+    text = rf"^Model\.part: {what} is a size, and {re.escape(quotient)} is a float"
+    with pytest.raises(errors.FieldError, match=text) as caught:
+        exec(source, {"dx": dx, "Open": Open, "sized": sized})
+    assert caught.value.fix == f"{quotient.replace('/', '//')}        # in place of {quotient}"
+
+
+def test_a_quotient_in_a_shape():
+    with pytest.raises(
+        errors.FieldError, match=r"^Model\.w: this entry of the shape is a size, and dim / 2 is"
+    ) as caught:
+
+        @dx.dataclass
+        class Model(dx.Module):
+            dim: int = dx.field()
+            w: dx.Param[jax.Array] = dx.variable((dim / 2, 3), initializer=dx.initializers.ones, stream=None)
+
+    assert caught.value.fix == "dim // 2        # in place of dim / 2"
+
+
+def test_quotients_that_are_no_sizes():
+    def scaled(factor: float, size: int) -> float:
+        return factor * size
+
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        scale = 1 / dim
+        drop = dx.Dropout(dim / 10)
+        up = dx.Linear(dim, dx.defer(int)(dim / 2), rngs=rngs)
+        down = dx.Linear(dim // 2, 3, rngs=rngs)
+        product = dx.defer(scaled)(dim / 2, dim)
+        wide = dx.when(dim / 2 > 1, dx.Linear(dim, dim, rngs=rngs))
+
+    model = Model(4, rngs=dx.Rngs(0))
+    assert (model.scale, model.drop.rate, model.up.out_features, model.product) == (0.25, 0.4, 2, 8.0)
+
+
+# ---- assignments: near misses
+
+
+@dx.dataclass
+class Block(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    rate: float = dx.field(default=0.1)
+    depth: int = dx.field(default=2)
+    kernel: tuple[int, ...] = dx.field(default=(3, 3))
+    use_norm: bool = dx.field(default=True)
+    label: str = "block"
+    steps: int = 0
+    act: Any = dx.field(default=dx.relu)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    hidden: int = 4 * dim
+    up = dx.Linear(dim, hidden, rngs=rngs)
+    conv = dx.Conv(3, dim // 2, kernel, rngs=rngs)
+    layers = dx.repeat(depth, dx.Linear(dim, dim, rngs=rngs))
+    norm = dx.when(use_norm, dx.LayerNorm(dim, rngs=rngs))
+    drop = dx.Dropout(rate)
+    scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
+
+    def set(self, name: str, value: object) -> None:
+        setattr(self, name, value)
+
+    def rename(self) -> None:
+        for name in ("scael", "dimm"):
+            (lambda: setattr(self, name, 1))()
+
+
+def block() -> Block:
+    return Block(4, rngs=dx.Rngs(0))
+
+
+NEAR = [
+    ("dimm", "dim"),
+    ("dmi", "dim"),
+    ("dm", "dim"),
+    ("din", "dim"),
+    ("Dim", "dim"),
+    ("scael", "scale"),
+    ("scal", "scale"),
+    ("scalle", "scale"),
+    ("hiden", "hidden"),
+    ("hiddn", "hidden"),
+    ("kernle", "kernel"),
+    ("laybel", None),
+    ("use_nrom", "use_norm"),
+    ("use_nomr", "use_norm"),
+    ("usse_norm", "use_norm"),
+    ("dorp", "drop"),
+    ("convv", "conv"),
+]
+FAR = [
+    "dim2",
+    "dims",
+    "dim_",
+    "_dim",
+    "dim_q",
+    "dimx",
+    "xdim",
+    "kernels",
+    "kernel_q",
+    "bias_ema",
+    "conv2",
+    "layer",
+    "u",
+    "upp",
+    "ups",
+    "rate_0",
+    "norms",
+    "norm_1",
+    "head",
+    "scale_ema",
+    "label2",
+    "hidden_size",
+    "droppath",
+    "acts",
+]
+
+
+@pytest.mark.parametrize(("name", "near"), [(name, near) for name, near in NEAR if near])
+@pytest.mark.parametrize("value", [4, jnp.ones(2), None, "text"])
+def test_a_near_miss_of_a_declared_name(name, near, value):
+    model = block()
+    text = rf"^Block\.{name}: the class declares no '{name}'; did you mean '{near}'\?"
+    with pytest.raises(errors.MissingAttributeError, match=text) as caught:
+        setattr(model, name, value)
+    assert caught.value.fix.splitlines()[0] == f"model.{near} = ..."
+    assert caught.value.fix.splitlines()[1].startswith(f"{name}: ... = dx.field(init=False)        # in class Block")
+    assert not hasattr(model, name)
+
+
+def test_a_near_miss_that_would_be_trained():
+    model = block()
+    with pytest.raises(AttributeError, match="did you mean 'scale'"):
+        model.scael = dx.Param(jnp.ones(4))  # type: ignore[attr-defined]  # what is being refused
+    assert "scael" not in str(dx.state(model).paths)
+
+
+@pytest.mark.parametrize("name", [*FAR, "laybel"])
+def test_names_that_are_no_near_miss(name):
+    model = block()
+    setattr(model, name, dx.Param(jnp.ones(2)))
+    assert isinstance(getattr(model, name), dx.Param)
+
+
+def test_words_of_one_letter_and_numbers_are_names_of_their_own():
+    @dx.dataclass
+    class Attention(dx.Module):
+        dim: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        to_q = dx.Linear(dim, dim, rngs=rngs)
+        q_proj = dx.Linear(dim, dim, rngs=rngs)
+        wq = dx.Linear(dim, dim, rngs=rngs)
+        fc1 = dx.Linear(dim, dim, rngs=rngs)
+        mu = dx.Linear(dim, dim, rngs=rngs)
+
+    model = Attention(2, rngs=dx.Rngs(0))
+    for name in ("to_k", "k_proj", "wk", "fc2", "fc", "nu", "fc11", "to_qk", "qq_proj"):
+        setattr(model, name, dx.Linear(2, 2, rngs=dx.Rngs(0)))
+
+
+def test_methods_may_add_any_attribute():
+    model = block()
+    model.set("scael", 3)
+    model.rename()
+    assert model.scael == 1
+
+    def helper(self):
+        self.dmi = 4
+
+    helper(model)
+    assert model.dmi == 4
+    model.dmi = 5  # it has it now
+    del model.dmi
+    with pytest.raises(AttributeError, match="did you mean 'dim'"):
+        model.dmi = 6
+
+
+def test_an_attribute_of_a_class_that_overrides_setattr():
+    class Counting(Block):
+        count = 0
+
+        def __setattr__(self, name: str, value: object) -> None:
+            type(self).count += 1
+            super().__setattr__(name, value)
+
+    model = Counting(4, rngs=dx.Rngs(0))
+    with pytest.raises(AttributeError, match="did you mean 'scale'"):
+        model.scael = 3
+    with pytest.raises(AttributeError, match=r"Counting\.dim: the part"):
+        model.dim = 3
+
+
+def test_a_constructor_may_add_any_attribute():
+    @dx.dataclass
+    class Model(Block):
+        def __post_init__(self, rngs: dx.Rngs) -> None:
+            self.scael = self.steps + 1
+
+    assert Model(4, rngs=dx.Rngs(0)).scael == 1
+
+
+def test_what_a_class_knows_besides_its_fields():
+    @dx.dataclass
+    class Model(Block):
+        skale: ClassVar[int] = 3
+        laber = "a constant"
+        bloc: ClassVar[int]
+
+        @property
+        def dmi(self) -> int:
+            return self.dim
+
+        @dmi.setter
+        def dmi(self, value: int) -> None:
+            self.steps = value
+
+    model = Model(4, rngs=dx.Rngs(0))
+    model.skale, model.laber, model.bloc, model.dmi = 1, "b", 2, 5
+    assert (model.skale, model.laber, model.steps) == (1, "b", 5)
+
+
+def test_sow_perturb_and_set_attributes_know_no_near_misses():
+    model = block()
+    model.sow(dx.Intermediate, "scael", 3)
+    model.perturb("dimm", jnp.ones(2))
+    model.set_attributes(rate=0.5, dim=7)
+    assert (model.scael.value, model.rate, model.dim) == ((3,), 0.5, 7)
+    assert dx.view(model, deterministic=True).drop.deterministic
+    model.train()
+    model.eval()
+
+
+def test_open_classes_and_plain_dataclasses_take_any_name():
+    class Model(dx.Module):
+        dim: int
+
+        def __init__(self) -> None:
+            self.dim, self.scale = 3, dx.Param(jnp.ones(3))
+
+    @dx.dataclass
+    class Plain(dx.Module):
+        dim: int
+        scale: dx.Data[jax.Array]
+
+    class Sub(Block):
+        def __init__(self) -> None:
+            super().__init__(4, rngs=dx.Rngs(0))
+
+    for model in (Model(), Plain(3, jnp.ones(3)), Sub()):
+        model.dimm, model.scael, model.dim = 3, dx.Param(jnp.ones(2)), 5
+        assert isinstance(model.scael, dx.Param)
+
+
+def test_a_subclass_without_a_decorator_or_constructor_is_declared():
+    class Sub(Block):
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.up(x)
+
+    model = Sub(4, rngs=dx.Rngs(0))
+    with pytest.raises(AttributeError, match=r"^Sub\.scael: the class declares no 'scael'"):
+        model.scael = 3
+    with pytest.raises(AttributeError, match=r"^Sub\.dim: the part"):
+        model.dim = 3
+
+
+def test_near_misses_of_library_layers():
+    layer = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    with pytest.raises(
+        AttributeError, match=r"^Linear\.kernell: the class declares no 'kernell'; did you mean 'kernel'"
+    ):
+        layer.kernell = dx.Param(jnp.ones((2, 3)))  # type: ignore[attr-defined]  # what is being refused
+    layer.kernel_lora = dx.Param(jnp.ones((2, 3)))  # type: ignore[attr-defined]  # surgery
+    layer.in_features = 7
+    assert layer.in_features == 7
+
+
+@pytest.mark.parametrize("copied", [dx.clone, lambda m: dx.merge(*dx.split(m)), lambda m: jax.tree.map(lambda x: x, m)])
+def test_copies_refuse_what_the_original_refuses(copied):
+    model = copied(block())
+    with pytest.raises(AttributeError, match="did you mean 'scale'"):
+        model.scael = 3
+    with pytest.raises(AttributeError, match="was made from this field"):
+        model.dim = 3
+    model.rate, model.extra = 0.5, 3
+
+
+def test_surgery_of_abstract_and_traced_models():
+    abstract = dx.eval_shape(block)
+    abstract.up = dx.Linear(4, 2, rngs=dx.Rngs(0))
+    abstract.extra = jax.ShapeDtypeStruct((2,), jnp.float32)
+    with pytest.raises(AttributeError, match="did you mean 'scale'"):
+        abstract.scael = 3
+
+    @dx.jit
+    def change(model: Block, x: jax.Array) -> jax.Array:
+        model.extra = x
+        model.rate, model.label, model.dim = 0.7, "changed", 4
+        model.scale = dx.Param(x)
+        return x
+
+    @dx.jit
+    def miss(model: Block) -> None:
+        model.scael = 3  # type: ignore[attr-defined]  # what is being refused
+
+    model = block()
+    change(model, jnp.ones(4))
+    assert (model.extra.tolist(), model.rate, model.label) == ([1.0] * 4, 0.7, "changed")
+    with pytest.raises(AttributeError, match="did you mean 'scale'"):
+        miss(model)
+
+
+# ---- assignments: fields from which parts were made
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("dim", 5, "up"),
+        ("hidden", 3, "up"),
+        ("kernel", (1, 1), "conv"),
+        ("depth", 3, "layers"),
+        ("use_norm", False, "norm"),
+        ("dim", 4.0, "up"),
+        ("dim", None, "up"),
+    ],
+)
+def test_a_field_from_which_a_part_was_made(name, value, part):
+    model = block()
+    before = getattr(model, name)
+    with pytest.raises(
+        errors.MissingAttributeError, match=rf"^Block\.{name}: the part '{part}' was made from this"
+    ) as caught:
+        setattr(model, name, value)
+    lines = caught.value.fix.splitlines()
+    assert lines[0] == f"model = dx.replace(model, {name}=..., rngs=dx.Rngs(0))        # makes the parts anew"
+    assert lines[1].startswith(f"model.set_attributes({name}=...)")
+    assert getattr(model, name) == before
+    setattr(model, name, before)
+    assert dx.replace(model, dim=6, rngs=dx.Rngs(0)).dim == 6
+
+
+def test_fields_that_decide_no_part():
+    model = block()
+    model.rate, model.label, model.steps, model.act = 0.5, "b", 3, dx.gelu
+    model.up = dx.Linear(4, 2, rngs=dx.Rngs(0))
+    model.layers = [model.up]
+    model.norm = None
+    model.scale = dx.Param(jnp.ones(7))
+    del model.conv
+    assert (model.rate, model.steps) == (0.5, 3)
+
+
+def test_shapes_configurations_and_conditions():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        dim: int = 3
+        rate: float = 0.1
+
+    @dx.dataclass
+    class Model(dx.Module):
+        shape: tuple[int, int] = dx.field(default=(2, 3))
+        config: Config = dx.field(default=Config())
+        other: Config = dx.field(default=Config())
+        width: int | None = dx.field(default=None)
+        bias: bool = dx.field(default=True)
+        table: dx.Param[jax.Array] | None = dx.field(default=None)
+        embed: dx.Linear | None = dx.field(default=None)
+        size: int = dx.field(init=False, default=3)
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        inner = dx.defer(max)(shape[1], 16)
+        up = dx.Linear(config.dim, inner, rngs=rngs)
+        drop = dx.Dropout(other.rate)
+        kernel: dx.Param[jax.Array] = dx.variable(shape, initializer=dx.initializers.ones)
+        shift: dx.Param[jax.Array] | None = dx.variable((3,), initializer=dx.initializers.ones, when=bias)
+        given = dx.when(width != None, dx.Linear(2, width, rngs=rngs))  # noqa: E711  # an expression
+        down = dx.when(embed == None, dx.Linear(2, size, rngs=rngs))  # noqa: E711  # an expression
+
+    model = Model(rngs=dx.Rngs(0))
+    for name, value in {"shape": (3, 3), "config": Config(4), "width": 3, "bias": False}.items():
+        with pytest.raises(AttributeError, match=rf"^Model\.{name}: the part"):
+            setattr(model, name, value)
+    model.config, model.other, model.inner, model.size = Config(), Config(rate=0.2), 5, 4
+    model.table, model.embed = dx.Param(jnp.ones(2)), dx.Linear(2, 2, rngs=dx.Rngs(0))
+    assert (model.inner, model.other.rate) == (5, 0.2)
+
+
+def test_constructors_may_change_fields():
+    @dx.dataclass
+    class Model(Block):
+        def __post_init__(self, rngs: dx.Rngs) -> None:
+            self.dim = self.dim + 1
+            self.double()
+
+        def double(self) -> None:
+            self.dim *= 2
+
+    model = Model(4, rngs=dx.Rngs(0))
+    assert model.dim == 10
+    with pytest.raises(AttributeError, match="was made from this field"):
+        model.double()
+    with pytest.raises(AttributeError, match="was made from this field"):
+        model.set("dim", 3)
+
+
+def test_a_class_without_streams_is_replaced_without_them():
+    @dx.dataclass
+    class Model(dx.Module):
+        dim: int = dx.field()
+        scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones, stream=None)
+
+    with pytest.raises(AttributeError, match=r"^Model\.dim: the part 'scale' was made from") as caught:
+        Model(3).dim = 4
+    assert caught.value.fix.startswith("model = dx.replace(model, dim=...)        #")
+
+
+def test_a_subclass_of_a_library_layer():
+    @dx.dataclass
+    class Named(dx.Linear):
+        extra: int = dx.field(default=2, kw_only=True)
+        table: dx.Param[jax.Array] = dx.variable((extra, dx.Linear.in_features), initializer=dx.initializers.ones)
+
+    layer = Named(2, 3, rngs=dx.Rngs(0))
+    layer.in_features = 5
+    with pytest.raises(AttributeError, match=r"^Named\.extra: the part 'table'"):
+        layer.extra = 3
+
+
+def test_states_copies_and_checkpoints_of_such_a_class(tmp_path):
+    model = block()
+    copied = pickle.loads(pickle.dumps(model))
+    assert (copied.dim, copied.hidden) == (4, 16)
+    assert dx.with_attributes(model, dim=7).dim == 7
+    assert copy.deepcopy(model).dim == 4
+    dx.update(model, dx.state(copied))
+    dx.save(tmp_path / "m", {"model": model})
+    assert dx.load(tmp_path / "m", extra=[Block])["model"].dim == 4
+
+
+# ---- parts that are None, and classes that cannot be called
+
+
+@dx.dataclass
+class Normed(dx.Module):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    use_norm: bool = dx.field(default=False)
+    maybe: dx.Dropout | None = dx.field(default=None)
+    rngs: dx.InitVar[dx.Rngs] = dx.field()
+    norm = dx.when(use_norm & (dim > 2), dx.LayerNorm(dim, rngs=rngs))
+    drop: dx.Dropout | None = dx.when(use_norm, dx.Dropout(dim / 10, deterministic=True))
+    inner = [norm]
+
+    def __call__(self, x: jax.Array, name: str = "norm") -> jax.Array:
+        if name == "norm":
+            return self.norm(2 * x)
+        if name == "drop":
+            return dx.relu(self.drop(x))
+        if name == "maybe":
+            return self.maybe(x)
+        return self.inner[0](x)
+
+
+def test_a_call_of_a_part_that_is_none():
+    model = Normed(3, rngs=dx.Rngs(0))
+    with pytest.raises(errors.LayerError, match=r"^Normed\.norm: this part is None, and is called") as caught:
+        model(jnp.ones(3))
+    made = "norm = dx.when(use_norm & (dim > 2), dx.LayerNorm(dim, rngs=rngs), None)"
+    assert caught.value.why == f"{made}, and use_norm & (dim > 2) does not hold"
+    assert caught.value.fix == "x if self.norm is None else self.norm(x)"
+    assert caught.traceback[-1].name == "__call__"
+    with pytest.raises(TypeError, match=r"^Normed\.drop: this part is None") as caught:
+        dx.jit(lambda model, x: model(x, "drop"))(model, jnp.ones(3))
+    assert Normed(3, use_norm=True, rngs=dx.Rngs(0))(jnp.ones(3)).shape == (3,)
+
+
+def test_the_path_of_a_call_of_none():
+    @dx.dataclass
+    class Tower(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        blocks = [Normed(3, rngs=rngs)]
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.blocks[0](x)
+
+    with pytest.raises(errors.LayerError, match=r"^Normed\.norm, in blocks\[0\] of Tower: this part is None"):
+        Tower(dx.Rngs(0))(jnp.ones(3))
+
+    class Around(dx.Module):
+        def __init__(self, inner: Normed) -> None:
+            self.inner = inner
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.inner.norm(x)
+
+    with pytest.raises(errors.LayerError, match=r"^Normed\.norm: this part is None"):
+        Around(Normed(3, rngs=dx.Rngs(0)))(jnp.ones(3))
+
+
+@pytest.mark.parametrize("name", ["maybe", "inner"])
+def test_other_calls_of_none_are_those_of_python(name):
+    with pytest.raises(TypeError, match=r"^'NoneType' object is not callable$"):
+        Normed(3, rngs=dx.Rngs(0))(jnp.ones(3), name)
+
+
+class Torch(dx.Module):
+    def __init__(self) -> None:
+        self.lin = dx.Linear(2, 2, rngs=dx.Rngs(0))
+
+    def forward(self, x: jax.Array) -> jax.Array:
+        return self.lin(x)
+
+
+def test_a_class_with_forward():
+    class Deeper(Torch): ...
+
+    for model in (Torch(), Deeper()):
+        name = type(model).__name__
+        with pytest.raises(
+            TypeError, match=rf"^{name}\.__call__: {name} has a method 'forward', and no '__call__'"
+        ) as caught:
+            model(jnp.ones((1, 2)))
+        assert isinstance(caught.value, errors.LayerError)
+        assert caught.value.fix.splitlines()[0] == "def __call__(self, ...): ...        # in place of forward"
+        assert model.forward(jnp.ones((1, 2))).shape == (1, 2)
+        assert dx.jit(lambda model, x: model.forward(x))(model, jnp.ones((1, 2))).shape == (1, 2)
+
+
+def test_classes_with_forward_that_can_be_called():
+    class Mixin:
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.forward(x)  # type: ignore[attr-defined]  # of the class beside it
+
+    class Mixed(Torch, Mixin): ...
+
+    class Called(Torch):
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return -self.forward(x)
+
+    @dx.dataclass
+    class Both(dx.Module):
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        forward = dx.Linear(2, 2, rngs=rngs)
+
+    x = jnp.ones((1, 2))
+    assert jnp.array_equal(Mixed()(x), -Called()(x))
+    with pytest.raises(TypeError, match=r"^'Both' object is not callable$"):
+        Both(dx.Rngs(0))(x)
+
+
+def test_forward_in_paths_captures_and_tables():
+    class Model(dx.Module):
+        def __init__(self) -> None:
+            self.part = Torch()
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            self.part.lin(x[:, :1])
+            return x
+
+    with pytest.raises(errors.LayerError, match=r"in part\.lin of Model"):
+        Model()(jnp.ones((1, 2)))
+    capturing = dx.capture(lambda model, x: model.forward(x), dx.Intermediate, method_outputs=dx.Intermediate)
+    _, found = capturing(Torch(), jnp.ones((1, 2)))
+    assert "forward" in str(found)
+    assert "__call__" in str(found["lin"])
+    with pytest.raises(errors.LayerError, match="has a method 'forward'"):
+        dx.summary(Torch(), jnp.ones((1, 2)))
+    assert "Linear" in str(dx.summary(Torch(), jnp.ones((1, 2)), method="forward"))
