@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import declax as dx
+from declax.errors import DeclaxError
 from plugin_cases import assert_as_marked, check
 
 MODELS = """
@@ -366,6 +366,6 @@ def test_what_is_reported_is_refused(names: dict[str, object]) -> None:
             exec(code, names)
             continue
         refused += 1
-        with pytest.raises(dx.errors.DeclaxError, match=r"random keys|rngs|would be shared|draws"):
+        with pytest.raises(DeclaxError, match=r"random keys|rngs|would be shared|draws"):
             exec(code, names)
     assert refused >= 20

@@ -307,7 +307,7 @@ def _converted(name: str, found: Misfit) -> str | None:
     value, converted = found.value, None
     for member in () if found.path else members_of(found.meaning):
         cls: Any = member.cls if isinstance(member, meanings.ClassType) else None
-        if cls in (int, float) and value.__class__ in (float, str):
+        if cls in (int, float) and isinstance(value, (float, str)):
             converted = converted or _number_text(value, is_integer=cls is int)
         elif isinstance(member, (meanings.TupleType, meanings.CollectionType)):
             is_one = not isinstance(value, CONTAINERS) and misfit_of([value], member) is None

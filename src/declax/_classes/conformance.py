@@ -104,7 +104,8 @@ def _quick_test_of_member(member: Meaning) -> Quick | None:
             return _LOOK if found and None not in found else None
         case meanings.AnyType() | meanings.UnknownType() | meanings.DtypeType():
             return None
-    return _LOOK
+        case _:
+            return _LOOK
 
 
 def _options(variable: meanings.TypeVarType) -> tuple[Meaning, ...]:
@@ -154,6 +155,8 @@ def _names_part(member: Meaning, depth: int) -> bool:
             items = tuple(member.items.values())
         case meanings.TypeVarType():
             return bool(_options(member)) and all(names_parts(option, depth + 1) for option in _options(member))
+        case _:
+            return False
     return any(names_parts(item, depth + 1) for item in items)
 
 
@@ -228,7 +231,8 @@ def _misfit_of_member(value: Any, member: Meaning, path: str) -> Misfit | None:
         case meanings.TypeVarType():
             found = [misfit_of(value, option, path) for option in _options(member)]
             return None if None in found or not found else found[0]
-    return None
+        case _:
+            return None
 
 
 def _misfit_of_class(value: Any, member: meanings.ClassType, path: str) -> Misfit | None:

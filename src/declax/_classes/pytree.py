@@ -139,7 +139,8 @@ class PytreeMeta(_ProtocolMeta):
         signature = inspect.signature(maker)
         fields = getattr(cls, "__dataclass_fields__", {})
         parameters = [_without_policy(parameter, fields) for parameter in signature.parameters.values()]
-        parameters.sort(key=lambda p: (p.kind, p.name == RNGS))  # of a base, and shown last
+        if cls._pytree__implies_rngs:
+            parameters.sort(key=lambda p: (p.kind, p.name == RNGS))  # a field of the base, and shown last
         return signature.replace(parameters=parameters[1:])
 
 

@@ -110,7 +110,8 @@ class _Deciding:
                 return _UNDECIDED if meaning.bound is None else self.of(meaning.bound)
             case meanings.AliasType() | meanings.TypedDictType():
                 return self._of_recursive(meaning)
-        return _UNDECIDED
+            case _:
+                return _UNDECIDED
 
     def _of_recursive(self, meaning: meanings.AliasType | meanings.TypedDictType) -> Decision:
         if meaning in self._assumed:

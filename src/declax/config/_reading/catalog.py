@@ -262,7 +262,8 @@ class Catalog:
                 )
             case ClassType():
                 return self._of_class(member, default)
-        return ObjectReader(None, f"a value that is annotated {annotation_text(member.annotation)}")
+            case _:
+                return ObjectReader(None, f"a value that is annotated {annotation_text(member.annotation)}")
 
     def _of_variable(self, variable: TypeVarType, default: object) -> Reader:
         """The reader of a type variable that nothing binds: by its default (PEP 696), its types, or its bound."""
