@@ -54,7 +54,7 @@ import declax as dx
 PART = '''
 
 @dx.dataclass
-class Block{n}(dx.Module):
+class Block{n}(dx.Layer):
     """A block with a bias that can be left out."""
 
     dim: int = dx.field()
@@ -64,10 +64,9 @@ class Block{n}(dx.Module):
     use_shift: bool = dx.field(default=True)
     tags: tuple[str, ...] = dx.static(default=())
     offset: jax.Array | None = dx.data(default=None)
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
-    down: dx.Linear = dx.Linear(hidden, dim, rngs=rngs)
-    norm: dx.LayerNorm = dx.LayerNorm(dim, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, hidden)
+    down: dx.Linear = dx.Linear(hidden, dim)
+    norm: dx.LayerNorm = dx.LayerNorm(dim)
     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
     shift: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.zeros, when=use_shift)
 

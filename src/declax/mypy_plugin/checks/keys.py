@@ -33,16 +33,19 @@ KEYS = error_code("declax-rngs", "A call lacks the rngs that it draws keys from,
 
 def check_call(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
     """Checks that a call passes `rngs` if the constructor draws keys."""
-    call, where, kinds = ctx.context, report.api.scope.stack[-1], [kind for given in ctx.arg_kinds for kind in given]
+    call = ctx.context
+    if not isinstance(call, CallExpr) or RNGS in call.arg_names or ArgKind.ARG_STAR2 in call.arg_kinds:
+        return
+    where = report.api.scope.stack[-1]
     body = where if isinstance(where, TypeInfo) and where.has_base(names.PYTREE) else None
     is_deferred = body is not None and (body.has_base(names.LAYER) or not is_declared(body))
     given = {name: args[0] for name, args in zip(ctx.callee_arg_names, ctx.args, strict=True) if name and args}
-    if is_deferred or RNGS in given or ArgKind.ARG_STAR2 in kinds or not takes_optional_rngs(info, report.api):
+    if is_deferred or RNGS in given or not takes_optional_rngs(info, report.api):
         return
-    flags = None if ArgKind.ARG_STAR in kinds else {name: flag_of(value) for name, value in given.items()}
-    drawn = drawn_by(info, flags, report.api)
+    is_known = ArgKind.ARG_STAR not in call.arg_kinds
+    drawn = drawn_by(info, {name: flag_of(value) for name, value in given.items()} if is_known else None, report.api)
     # `spec` lets mypy check calls that are not in the module
-    if drawn is None or not isinstance(call, CallExpr) or not _is_in_module(call, report.api):
+    if drawn is None or not _is_in_module(call, report.api):
         return
     if body is not None:
         _tell_part(declared_class(body, report.api), call, info.name, drawn, report)
