@@ -169,7 +169,7 @@ class Maker:
         self.init_vars = [name for name, field in fields.items() if is_init_var(field)]
         scope = AnnotationScope(cls)
         self._arguments = ArgumentChecks(cls, self.init_vars)
-        kept = [n for n in self.init_vars if decide(fields[n].type, scope).status is not Status.DATA]
+        kept = [n for n in self.init_vars if n != RNGS and decide(fields[n].type, scope).status is not Status.DATA]
         self._kept = [(self.init_vars.index(name), name, fields[name].default) for name in kept]
         parts = self._parts_with({})
         self.defaults = [part for part in parts if part.is_argument]

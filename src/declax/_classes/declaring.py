@@ -27,6 +27,7 @@ from declax._fields.specifiers import (
     standard_field,
 )
 from declax._fields.table import take_marks
+from declax._tree.statuses import PLAIN
 from declax.errors import FieldError, describe, type_name
 
 _OPTIONS: Final = ("init", "repr", "hash", "compare", "metadata", "kw_only")
@@ -76,9 +77,10 @@ def _check_annotated(cls: type, name: str, recipe: Recipe | None, annotations: C
 def _check_shared(cls: type, body: BodyNames) -> None:
     annotations = own_annotations(cls)
     for name, value in vars(cls).items():
+        if name.startswith(("__", "_pytree__")) or value.__class__ in PLAIN:
+            continue
         refuse_partial(value, f"{type_name(cls)}.{name}")
-        is_bound = name in body.bound or name.startswith(("__", "_pytree__"))
-        if not is_bound and value.__class__ in CONTAINERS and has_expression(value):
+        if name not in body.bound and value.__class__ in CONTAINERS and has_expression(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
                 f"statements of the class body put expressions into this {type_name(type(value))}",
@@ -86,7 +88,7 @@ def _check_shared(cls: type, body: BodyNames) -> None:
                 fix=f"{name} = dx.repeat(depth, dx.Linear(dim, dim))\n"
                 f"@dx.submodule\ndef {name}(self, rngs: dx.Rngs) -> list[dx.Linear]: ...        # what needs Python",
             )
-        if not name.startswith("__") and name not in annotations and is_shared(value):
+        if name not in annotations and is_shared(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
                 "all instances would share this object",
@@ -106,6 +108,8 @@ def _check_options(cls: type, name: str, expression: Expression) -> None:
     notes: Mapping[str, object] = {} if specifier is None else specifier.notes
     metadata = {key: value for key, value in field.metadata.items() if value is not specifier}
     for option, value in {**notes, "metadata": metadata}.items():
+        if not value:
+            continue
         refuse_partial(value, where)
         if has_expression(value):
             raise FieldError(

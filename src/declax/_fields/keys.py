@@ -46,7 +46,20 @@ class OpenBodies(threading.local):
 
     def runs(self, frame: FrameType) -> bool:
         """Whether a frame runs one of the bodies."""
-        return any(frame.f_code is code for code in self.codes)
+        for code in self.codes:  # noqa: SIM110  # each frame of a stack is asked
+            if frame.f_code is code:
+                return True
+        return False
+
+    def are_entered(self, frame: FrameType | None) -> bool:
+        """Whether a frame, or one that called it, runs one of the bodies."""
+        codes = self.codes
+        while frame is not None:
+            for code in codes:
+                if frame.f_code is code:
+                    return True
+            frame = frame.f_back
+        return False
 
     def contain(self, frame: FrameType | None) -> bool:
         """Whether a frame is a class body, or was called by one directly.

@@ -118,7 +118,7 @@ def in_class_body(text: str) -> str:
 
 def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -> None:
     """Raises outside of a class body: nothing would evaluate the operation."""
-    if class_body() is None:
+    if not OPEN_BODIES.are_entered(sys._getframe(1)) and class_body() is None:
         raise error(
             bare(term),
             "a field has no value until an instance is created, and this is not in the body of a declared class",
