@@ -107,9 +107,7 @@ def _check_options(cls: type, name: str, expression: Expression) -> None:
     where, specifier = f"{type_name(cls)}.{name}", specifier_of(field)
     notes: Mapping[str, object] = {} if specifier is None else specifier.notes
     metadata = {key: value for key, value in field.metadata.items() if value is not specifier}
-    for option, value in {**notes, "metadata": metadata}.items():
-        if not value:
-            continue
+    for option, value in {**notes, **({"metadata": metadata} if metadata else {})}.items():
         refuse_partial(value, where)
         if has_expression(value):
             raise FieldError(
