@@ -269,7 +269,7 @@ class Pytree(metaclass=PytreeMeta):
     def _pytree__finish(self: Any) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
         layout: Layout = self.__dict__.get(LAYOUT_KEY) or self._pytree__layout
-        if self._pytree__info.is_frozen or not fits(self, layout):
+        if self._pytree__info.is_frozen or not layout.fits(self):
             fit_layout(self)
             layout = layout_of(self)
         if self._pytree__is_pytree:
@@ -367,13 +367,6 @@ def layout_of(node: Pytree) -> Layout:
     """The layout that an instance has now."""
     found: Layout = node.__dict__.get(LAYOUT_KEY) or type(node)._pytree__layout
     return found
-
-
-def fits(node: Any, layout: Layout) -> bool:
-    """Whether an instance has as many attributes as a layout, which is one of its class."""
-    attributes = node.__dict__
-    count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
-    return count == len(layout.statuses) and layout.cls is node.__class__
 
 
 def writes_by_itself(node: Pytree) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeAlias
 import jax
 from typing_extensions import TypeVar
 
-from declax._classes.pytree import Pytree, fits, refresh_layout, writes_by_itself
+from declax._classes.pytree import Pytree, refresh_layout, writes_by_itself
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed, portable
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
@@ -339,7 +339,7 @@ class Walk:
         if self._is_binding:
             attributes.setdefault(BOUND_KEY, None)  # before reading: changes are seen from now on
         layout: Layout = attributes.get(LAYOUT_KEY) or node._pytree__layout
-        if not fits(node, layout):
+        if not layout.fits(node):
             layout = refresh_layout(node)
         try:
             children, statics = layout.flatten(node)

@@ -168,6 +168,12 @@ class Layout(Shared):
         merged.update(islice(self.statuses.items(), self.length, None))
         return Layout._intern(self.cls, merged, len(statuses))
 
+    def fits(self, node: Any) -> bool:
+        """Whether an instance has as many attributes as the layout, which is one of its class."""
+        attributes = node.__dict__
+        count = len(attributes) - len(INTERNAL_KEYS & attributes.keys())
+        return count == len(self.statuses) and self.cls is node.__class__
+
     @cached_property
     def data_names(self) -> tuple[Name, ...]:
         """The names of the children, in order."""
