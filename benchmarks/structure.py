@@ -228,6 +228,15 @@ def declare() -> type:
     return Declared
 
 
+def declare_layer() -> type:
+    @dx.dataclass
+    class Block(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 4)
+
+    return Block
+
+
 @dx.dataclass
 class Scale(dx.Module):
     """A model without a layer of declax, and without static attributes."""
@@ -253,6 +262,11 @@ def operations() -> Iterator[tuple[str, Trail]]:
     yield "later split", trail_of(lambda: dx.split(other))
     declare()
     yield "class creation", trail_of(declare)
+    declare_layer()
+    yield "class creation, with a field, keys and a part", trail_of(declare_layer)
+    rngs = dx.Rngs(0)
+    dx.Linear(3, 4, rngs=rngs)
+    yield "Linear(3, 4, rngs=rngs)", trail_of(lambda: dx.Linear(3, 4, rngs=rngs))
     config = {"in_features": 4, "out_features": 8}
     dx.from_config(dx.Linear, config, rngs=dx.Rngs(0))
     yield "from_config", trail_of(lambda: dx.from_config(dx.Linear, config, rngs=dx.Rngs(0)))
