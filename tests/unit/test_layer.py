@@ -633,3 +633,14 @@ def test_rngs_without_the_stream():
 def test_signatures_show_rngs_last():
     assert list(inspect.signature(dx.Linear).parameters)[-1] == "rngs"
     assert list(inspect.signature(dx.Dropout).parameters)[-1] == "rngs"
+
+
+def test_replace_of_a_subclass_with_its_own_init():
+    class Double(Gated):
+        def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:
+            super().__init__(2 * dim, rngs=rngs)
+
+    model = Double(3, rngs=dx.Rngs(0))
+    assert model.dim == 6
+    with pytest.raises(errors.FieldError, match="this class has an __init__ with other arguments"):
+        dx.replace(model, rngs=dx.Rngs(0))

@@ -376,6 +376,13 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
     cls = type(obj)
     if not dataclasses.is_dataclass(obj) or not hasattr(cls, "__dataclass_fields__"):  # a class passes the first
         raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
+    owner = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
+    if "__dataclass_fields__" not in owner.__dict__:
+        raise FieldError(
+            type_name(cls),
+            "replace constructs anew from the fields, and this class has an __init__ with other arguments",
+            fix=f"{type_name(cls)}(...)        # construct it, or update: dx.update(new, dx.state(obj))",
+        )
     fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
     for name in changes:
         if name not in fields:
