@@ -9,7 +9,8 @@ import pickle
 import subprocess
 import sys
 import threading
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
 import cloudpickle
 import jax
@@ -433,6 +434,47 @@ def test_a_class_that_was_never_decorated_makes_calls_without_keys_once():
 
     assert Net().drop is Net().drop
     assert isinstance(Net.drops[0], dx.Dropout)
+
+
+def test_the_body_of_a_module_makes_calls_without_keys_at_once():
+    def rate_of(layer: dx.Dropout) -> Callable[..., Any]:
+        return lambda method: method if isinstance(layer, dx.Dropout) else None
+
+    class Net(dx.Module):
+        drop: ClassVar[dx.Dropout] = dx.Dropout(0.5)
+        rate = drop.rate
+        table = {}
+        table["drop"] = dx.Dropout(0.25)
+
+        @rate_of(dx.Dropout(0.5))
+        def use(self, drop: dx.Dropout = dx.Dropout(0.125)) -> dx.Dropout:  # noqa: B008  # what the test is about
+            return drop
+
+    assert (Net.drop.rate, Net.rate, Net.table["drop"].rate) == (0.5, 0.5, 0.25)
+    assert isinstance(Net().use(), dx.Dropout)
+
+    @dx.dataclass
+    class Declared(dx.Module):
+        size: int = 3
+        drop: ClassVar[dx.Dropout] = dx.Dropout(0.5)
+
+    assert Declared().drop is Declared.drop
+
+
+def test_a_part_without_keys_or_fields_in_a_declared_module():
+    with pytest.raises(errors.FieldError, match=r"Net\.drop: all instances would share this object"):
+
+        @dx.dataclass
+        class Net(dx.Module):
+            size: int = 3
+            drop = dx.Dropout(0.5)
+
+    @dx.dataclass
+    class Fixed(dx.Module):
+        size: int = 3
+        drop = dx.defer(dx.Dropout)(0.5)
+
+    assert Fixed().drop is not Fixed().drop
 
 
 def test_a_class_that_was_never_decorated_with_a_call_that_needs_keys():

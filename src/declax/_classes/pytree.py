@@ -29,7 +29,7 @@ from declax._fields.call import call_of, has_expression
 from declax._fields.class_body import BODY_KEY, ClassBody, collect
 from declax._fields.class_info import MAKER_KEY, NOT_PREPARED, UNDECLARED, ClassInfo, maker_of, own_info
 from declax._fields.expressions import Expression, defer_call
-from declax._fields.keys import OPEN_BODIES, RNGS, is_without_rngs
+from declax._fields.keys import OPEN_BODIES, RNGS
 from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
 from declax._fields.table import read_specs, take_marks
 from declax._tree import epoch, rendering
@@ -78,10 +78,7 @@ class PytreeMeta(_ProtocolMeta):
     def _construct(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # of a metaclass
         """Constructs an instance, or defers the call if an argument is a field of the class body around it."""
         if _has_expression(args, kwargs) or (
-            kwargs.get(RNGS) is None
-            and OPEN_BODIES.codes
-            and OPEN_BODIES.contain(sys._getframe(1))
-            and is_without_rngs(cls, args, ())
+            kwargs.get(RNGS) is None and OPEN_BODIES.codes and OPEN_BODIES.defer(cls, args, sys._getframe(1))
         ):
             return defer_call(cls, args, kwargs)
         info = cls._pytree__info  # type: ignore[attr-defined]  # set on Pytree

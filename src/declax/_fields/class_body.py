@@ -121,7 +121,7 @@ class ClassBody(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "__module__" and self._code is None:  # the first statement of each body
-            self._code = OPEN_BODIES.open(sys._getframe(1))
+            self._code = OPEN_BODIES.open(sys._getframe(1), implies_rngs=self._implies_rngs)
         read, self._read = self._read, []
         body = self._body
         if self._outside:
@@ -149,6 +149,10 @@ class ClassBody(dict[str, Any]):
     def note(self, default: PlainDefault) -> None:
         """Notes that the running statement reads the default of a field of another class."""
         self._read.append(default)
+
+    @property
+    def _implies_rngs(self) -> bool:
+        return any(getattr(base, "_pytree__implies_rngs", False) for base in self._bases)
 
     @property
     def _class_name(self) -> str:
@@ -205,7 +209,7 @@ class ClassBody(dict[str, Any]):
                 fix=f"{name}: {annotation_text(annotations[name])} = dx.field()",
             )
         if name == "rngs":
-            if any(getattr(base, "_pytree__implies_rngs", False) for base in self._bases):
+            if self._implies_rngs:
                 raise FieldError(
                     where, "in a Layer, calls get rngs without being told", fix="dx.Linear(dim, dim)        # no rngs"
                 )

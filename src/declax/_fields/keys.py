@@ -20,13 +20,17 @@ NO_RNGS: Final = "random keys are needed here, and the constructor got no rngs"
 class OpenBodies(threading.local):
     """The codes of the class bodies of Pytrees that run in a thread, the innermost last.
 
+    The body of a Layer implies `rngs`, so that a call which could have it is deferred. In other bodies, a call that
+    draws no keys without it is real, as it is for a class that nobody decorates.
+
     A body that raises stays in the list until the next one opens, but no frame runs its code, so it contains no call.
     """
 
     def __init__(self) -> None:
         self.codes: list[CodeType] = []
+        self.implying = set[int]()
 
-    def open(self, frame: FrameType) -> CodeType:
+    def open(self, frame: FrameType, *, implies_rngs: bool) -> CodeType:
         """Enters the body that a frame runs."""
         if self.codes:
             running = set[CodeType]()
@@ -36,6 +40,7 @@ class OpenBodies(threading.local):
                 outer = outer.f_back
             self.codes = [code for code in self.codes if code in running]
         self.codes.append(frame.f_code)
+        (self.implying.add if implies_rngs else self.implying.discard)(id(frame.f_code))
         return frame.f_code
 
     def close(self, code: CodeType) -> None:
@@ -61,20 +66,28 @@ class OpenBodies(threading.local):
             frame = frame.f_back
         return False
 
-    def contain(self, frame: FrameType | None) -> bool:
-        """Whether a frame is a class body, or was called by one directly.
+    def around(self, frame: FrameType | None) -> CodeType | None:
+        """The code of the class body that a frame runs, or by which it was called directly.
 
         Helpers and comprehensions of a body belong to it. What runs within a construction, the import of a module, a
         function of declax or the body of another class does not.
         """
         while frame is not None:
             if self.runs(frame):
-                return True
+                return frame.f_code
             is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
             if not is_function or str(frame.f_globals.get("__name__")).startswith("declax."):
-                return False
+                return None
             frame = frame.f_back
-        return False
+        return None
+
+    def defer(self, cls: Any, args: tuple[Any, ...], frame: FrameType) -> bool:
+        """Whether a body defers a call of a Pytree class that a frame makes without `rngs`, and without expressions."""
+        code = self.around(frame)
+        parameter = None if code is None else rngs_parameter(cls)
+        if parameter is None or parameter.is_given(args, ()):
+            return False
+        return parameter.is_required or cls._pytree__maker.draws or id(code) in self.implying
 
 
 OPEN_BODIES: Final = OpenBodies()
