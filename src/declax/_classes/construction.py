@@ -255,15 +255,16 @@ class Maker:
     def _over(self, overrides: Mapping[str, Any]) -> PartsFunction:
         """The function that makes the parts if some are declared calls with other arguments."""
         key = tuple((name, id(value)) for name, value in overrides.items())
-        if key not in self._overridden:
+        known = self._overridden.get(key)
+        if known is None:
             self._overridden.clear()  # what is repeated has the same ones
             found = {name: overriding(value) for name, value in overrides.items()}
             given = {name: expression for name, expression in found.items() if expression is not None}
             nearer = {name: (expression, *self.expressions[name]) for name, expression in given.items()}
-            known = {**self.expressions, **nearer}
-            made = PartsFunction(self._cls, self.own, known, self._parts_with(given), self.init_vars, self._arguments)
-            self._overridden[key] = (overrides, made)
-        return self._overridden[key][1]
+            names = {**self.expressions, **nearer}
+            made = PartsFunction(self._cls, self.own, names, self._parts_with(given), self.init_vars, self._arguments)
+            known = self._overridden[key] = (overrides, made)
+        return known[1]
 
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """The record of the arguments that are not kept; one object for all instances made with the defaults."""
