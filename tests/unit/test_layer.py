@@ -461,6 +461,29 @@ def test_the_body_of_a_module_makes_calls_without_keys_at_once():
     assert Declared().drop is Declared.drop
 
 
+def test_a_class_variable_of_a_layer_is_made_once():
+    @dx.dataclass
+    class Net(dx.Layer):
+        dim: int = dx.field(default=3)
+        drop: ClassVar[dx.Dropout] = dx.Dropout(0.5, deterministic=True)
+        table: ClassVar = {"low": dx.Dropout(0.1)}
+        up = dx.Linear(dim, dim)
+
+    @dx.dataclass
+    class Alone(dx.Layer):
+        drop: ClassVar[dx.Dropout] = dx.Dropout(0.5)
+
+    net = Net(rngs=dx.Rngs(0))
+    assert net.drop is Net.drop is Net(rngs=dx.Rngs(1)).drop
+    assert (net.drop.rate, net.table["low"].rate, Alone().drop.rate) == (0.5, 0.1, 0.5)
+    assert {path for path, _ in dx.iter_modules(net)} == {(), ("up",)}
+    with pytest.raises(errors.FieldError, match="a class variable has no value that is computed from fields"):
+
+        @dx.dataclass
+        class Wrong(dx.Layer):
+            up: ClassVar[dx.Linear] = dx.Linear(3, 3)
+
+
 def test_a_part_without_keys_or_fields_in_a_declared_module():
     with pytest.raises(errors.FieldError, match=r"Net\.drop: all instances would share this object"):
 

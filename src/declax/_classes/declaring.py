@@ -26,7 +26,7 @@ from declax._fields.specifiers import (
     specifier_of,
     standard_field,
 )
-from declax._fields.table import take_marks
+from declax._fields.table import make_shared_calls, take_marks
 from declax._tree.statuses import PLAIN
 from declax.errors import FieldError, describe, type_name
 
@@ -42,6 +42,7 @@ def declare(cls: Any) -> tuple[dict[str, Expression], list[str]]:
     _check_shared(cls, body)
     if body.bound:
         delattr(cls, BODY_KEY)
+        make_shared_calls(cls, body, [name for name in body.bound if _is_shared_on_purpose(cls, name)])
         _check_body(cls, body)
     _check_bases(cls)
     taken = take_fields(cls, expressions_of(cls, {}))
@@ -195,6 +196,11 @@ def _is_class_variable(annotation: Any) -> bool:
     return annotation in (ClassVar, Final) or get_origin(annotation) in (ClassVar, Final)
 
 
+def _is_shared_on_purpose(cls: type, name: str) -> bool:
+    annotation = own_annotations(cls).get(name)
+    return annotation is ClassVar or get_origin(annotation) is ClassVar
+
+
 def _declare_internal(cls: Any, name: str, expression: Expression, added: dict[str, Any]) -> None:
     """Declares a part without an annotation: the new default of an argument that is inherited, or an internal part."""
     if expression._pytree__specified is not None and expression._pytree__name == name:
@@ -210,7 +216,7 @@ def _declare_internal(cls: Any, name: str, expression: Expression, added: dict[s
 
 def _declare_argument(cls: Any, name: str, expression: Expression, annotation: Any, given: Any) -> None:
     """Declares a part that the caller may supply, with the options of its specifier, if any."""
-    is_class_variable = annotation is ClassVar or get_origin(annotation) is ClassVar
+    is_class_variable = _is_shared_on_purpose(cls, name)
     if is_class_variable or isinstance(annotation, dataclasses.InitVar):
         raise FieldError(
             f"{type_name(cls)}.{name}",

@@ -6,6 +6,7 @@ An open class declares nothing but statuses: programs annotate ``count: int`` an
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Final
 
 from declax._fields.annotations import AnnotationScope, own_annotations
@@ -26,7 +27,8 @@ def take_marks(cls: type) -> str | None:
     body: BodyNames = cls.__dict__[BODY_KEY]
     if "__dataclass_fields__" in cls.__dict__:
         return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
-    _make_shared_calls(cls, body)
+    if not any(MAKER_KEY in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
+        make_shared_calls(cls, body, list(body.bound))
     if not body.bound:
         delattr(cls, BODY_KEY)
         return None
@@ -40,11 +42,10 @@ def take_marks(cls: type) -> str | None:
     return None
 
 
-def _make_shared_calls(cls: type, body: BodyNames) -> None:
-    """Makes the calls of an open class that were deferred for their `rngs` alone, once for all instances."""
-    if any(MAKER_KEY in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
-        return
-    for name, value in list(body.bound.items()):
+def make_shared_calls(cls: type, body: BodyNames, names: Iterable[str]) -> None:
+    """Makes the calls under some names that were deferred for their `rngs` alone, once for all instances."""
+    for name in names:
+        value = body.bound[name]
         if not is_constant(value):
             continue
         try:
