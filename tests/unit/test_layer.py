@@ -484,6 +484,20 @@ def test_a_class_variable_of_a_layer_is_made_once():
             up: ClassVar[dx.Linear] = dx.Linear(3, 3)
 
 
+def test_defaults_of_methods_are_made_once():
+    class Gained(dx.Linear):
+        def __init__(self, dim: int, *, rngs: dx.Rngs, drop: dx.Dropout = dx.Dropout(0.5)) -> None:  # noqa: B008
+            super().__init__(dim, dim, rngs=rngs)
+            self.drop = drop
+
+        @staticmethod
+        def rates(*drops: dx.Dropout, last: Any = [dx.Dropout(0.25)]) -> list[float]:  # noqa: B006, B008
+            return [drop.rate for drop in (*drops, *last)]
+
+    assert Gained(2, rngs=dx.Rngs(0)).drop is Gained(2, rngs=dx.Rngs(1)).drop
+    assert Gained.rates(dx.Dropout(0.5)) == [0.5, 0.25]
+
+
 def test_a_part_without_keys_or_fields_in_a_declared_module():
     with pytest.raises(errors.FieldError, match=r"Net\.drop: all instances would share this object"):
 

@@ -7,6 +7,7 @@ globals. The records show both; they are refused when the class is created.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Collection, Iterable
@@ -15,12 +16,12 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults
-from declax._fields.call import CONTAINERS, entries, has_expression, rebuilt
-from declax._fields.expressions import Declaration, Expression, Literal, Reference
+from declax._fields.call import CONTAINERS, Environment, entries, evaluate, has_expression, rebuilt
+from declax._fields.expressions import Declaration, Expression, Literal, Reference, is_constant
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
 from declax._fields.sources import text_of
-from declax.errors import FieldError, describe, type_name
+from declax.errors import FieldError, MissingRngsError, describe, type_name
 
 BODY_KEY: Final = "_pytree__body"
 """The entry of a class for its `BodyNames`, until the class is decorated."""
@@ -271,6 +272,10 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
 
     A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
     """
+    for value in vars(cls).values():
+        function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        if function.__class__ is FunctionType and (function.__defaults__ or function.__kwdefaults__):
+            _make_defaults(function)
     body: BodyNames | None = cls.__dict__.get(BODY_KEY)
     _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])
     if body is None:
@@ -284,6 +289,23 @@ def collect(cls: Any, annotations: Collection[str]) -> None:
     for name, value in body.bound.items():
         if isinstance(value, Declaration) and value._pytree__name == name:
             setattr(cls, name, value._pytree__field)
+
+
+def _make_defaults(function: FunctionType) -> None:
+    """Makes the calls among the defaults of a method that were deferred for their `rngs` alone, as Python does."""
+    positional, named = function.__defaults__, function.__kwdefaults__
+    if positional:
+        function.__defaults__ = tuple(map(_made_at_once, positional))
+    if named:
+        named.update({name: _made_at_once(default) for name, default in named.items()})
+
+
+def _made_at_once(value: Any) -> Any:
+    """The value of a call that reads no field and needs no keys; any other value as it is."""
+    if has_expression(value) and is_constant(value):
+        with contextlib.suppress(MissingRngsError):
+            return evaluate(value, Environment())
+    return value
 
 
 def _check_hidden(cls: Any, declared: Collection[str]) -> None:
