@@ -411,6 +411,12 @@ class Deferred(dx.Layer):
     layers: list[dx.Linear] = [dx.Linear(3, 4), dx.Linear(4, 4)]
     made: dx.Linear = dx.Linear(3, 4, rngs=dx.Rngs(0))  # E: declax-part | all instances would share this Linear
     scale: dx.Param[jax.Array] = dx.variable((3,), initializer=dx.initializers.ones)
+
+
+@dx.dataclass
+class OfModule(dx.Module):
+    drop: dx.Dropout = dx.Dropout(0.1)  # E: declax-part | all instances would share this Dropout
+    deferred: dx.Dropout = dx.defer(dx.Dropout)(0.1)
 """
 
 WRONG_LOCAL = """

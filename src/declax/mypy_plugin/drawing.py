@@ -80,8 +80,11 @@ def takes_optional_rngs(info: TypeInfo, api: Any) -> bool:
     return field is not None and field.in_init and field.has_default
 
 
-def is_deferred(call: CallExpr, api: Any) -> bool:
-    """Whether a class body defers a call for its keys: no `rngs`, which is required or None by default."""
+def is_deferred(call: CallExpr, owner: TypeInfo, api: Any) -> bool:
+    """Whether the body of a class defers a call for its keys: no `rngs`, which is required or None by default.
+
+    A body that implies no `rngs` defers only calls that need some.
+    """
     info = _class_called(call)
     signature = None if info is None or not info.has_base(names.PYTREE) else _constructor(info)
     if info is None or signature is None or RNGS not in signature.arg_names or ArgKind.ARG_STAR2 in call.arg_kinds:
@@ -91,7 +94,10 @@ def is_deferred(call: CallExpr, api: Any) -> bool:
     if given is not None and literal(given) is not None:
         return False
     cls = _declared_in(info, api)
-    return cls is None or cls.flag(RNGS) is None
+    if cls is not None and cls.flag(RNGS) is not None:
+        return False
+    is_required = signature.arg_kinds[signature.arg_names.index(RNGS)].is_required()
+    return is_required or owner.has_base(names.LAYER) or drawn_by(info, None, api) is not None
 
 
 def _class_called(call: CallExpr) -> TypeInfo | None:

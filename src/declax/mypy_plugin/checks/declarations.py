@@ -227,7 +227,7 @@ def check_parts(cls: DeclaredClass, report: Reporter) -> None:
         read = [node for node in walk(value) if isinstance(node, (NameExpr, MemberExpr))]
         is_made = specifier == "variable" or any(_is_expression(cls, node, expressions) for node in read)
         calls = (node for node in walk(value) if isinstance(node, CallExpr))
-        is_made = is_made or any(is_deferred(call, cls.api) for call in calls)
+        is_made = is_made or any(is_deferred(call, cls.info, cls.api) for call in calls)
         if specifier is not None or is_made:
             expressions.add(name)
         streams = [node for node in read if node.kind == GDEF and node.name == RNGS]
