@@ -723,3 +723,24 @@ def test_replace_of_a_subclass_with_its_own_init():
     assert model.dim == 6
     with pytest.raises(errors.FieldError, match="this class has an __init__ with other arguments"):
         dx.replace(model, rngs=dx.Rngs(0))
+
+
+def test_post_init_gets_the_other_init_vars_by_stars():
+    @dx.dataclass
+    class Named(dx.Layer):
+        first: dx.InitVar[int] = dx.field()
+        second: dx.InitVar[int] = dx.field()
+
+        def __post_init__(self, second: int, **kwargs: Any):
+            self.seen = second, kwargs
+
+    @dx.dataclass
+    class Listed(dx.Layer):
+        first: dx.InitVar[int] = dx.field()
+        second: dx.InitVar[int] = dx.field()
+
+        def __post_init__(self, *args: Any, rngs: dx.Rngs | None = None):
+            self.seen = args, rngs
+
+    assert Named(1, 2).seen == (2, {"first": 1})
+    assert Listed(1, 2).seen == ((1, 2), None)

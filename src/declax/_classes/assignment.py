@@ -7,7 +7,9 @@ import re
 import sys
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from declax._fields.annotations import annotations_of
 from declax._fields.call import Unmade
@@ -64,7 +66,11 @@ def _deciding(self: Any, name: str, value: object, part: str) -> MissingAttribut
 
 
 def _is_same(value: object, old: object) -> bool:
-    return value is old or (value.__class__ is old.__class__ and not has_data(value) and bool(value == old))
+    is_alike = value.__class__ is old.__class__ or any(isinstance(value, k) and isinstance(old, k) for k in _NUMBERS)
+    return value is old or (is_alike and not has_data(value) and bool(value == old))
+
+
+_NUMBERS: Final = ((int, np.integer), (float, np.floating), (bool, np.bool_))
 
 
 # --- who assigns ----------------------------------------------------------------

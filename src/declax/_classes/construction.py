@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from declax._classes.argument_checks import ArgumentChecks
 from declax._classes.overriding import expressions_of
@@ -39,6 +39,8 @@ from declax.errors import DeclaxError, FieldError, describe, type_name
 POST_INIT_KEY: Final = "_pytree__post_init"
 """The entry of a class for the InitVars that its ``__post_init__`` takes."""
 ALL: Final = ...
+Taken: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""The names of the InitVars that a function takes by position, and by name."""
 
 
 class UsedUp:
@@ -321,7 +323,8 @@ def wrap_post_init(cls: Any) -> None:
         if taken is not None:
             if taken is not ALL:
                 known = dict(zip(made._pytree__maker.init_vars, init_vars, strict=True))
-                init_vars, named = (), {name: known[name] for name in taken}
+                positional, by_name = taken
+                init_vars, named = tuple(known[name] for name in positional), {name: known[name] for name in by_name}
             _run_post_init(cls, original, self, init_vars, named)
         record: Record | None = self.__dict__.get(RECORD_KEY)
         if record is not None and record.parts:
@@ -342,9 +345,9 @@ def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...
         run(*init_vars, **named)
 
 
-def _read_post_init(cls: Any) -> tuple[str, ...] | EllipsisType | None:
+def _read_post_init(cls: Any) -> Taken | EllipsisType | None:
     """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
-    taken = None
+    taken: Taken | EllipsisType | None = None
     defined = _defined_post_init(cls)
     if defined is not None:
         taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
@@ -362,8 +365,13 @@ def _defined_post_init(cls: type) -> Callable[..., None] | None:
     return None
 
 
-def _names_taken(cls: Any, post_init: Callable[..., None]) -> tuple[str, ...]:
+def _names_taken(cls: Any, post_init: Callable[..., None]) -> Taken:
+    """The InitVars that ``__post_init__`` gets by position, and by name.
+
+    Those that no parameter names go to ``*args``, or else to ``**kwargs``; `rngs` only where it is named.
+    """
     parameters = list(inspect.signature(post_init).parameters.values())[1:]
+    kinds = {p.kind for p in parameters}
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     init_vars = cls._pytree__maker.init_vars
     for parameter in named:
@@ -375,4 +383,10 @@ def _names_taken(cls: Any, post_init: Callable[..., None]) -> tuple[str, ...]:
                 expected=", ".join(init_vars),
                 fix=f"{parameter.name}: dx.InitVar[...] = dx.field()",
             )
-    return tuple(p.name for p in named if p.name in init_vars)
+    known = [p for p in named if p.name in init_vars]
+    rest = [name for name in init_vars if name != RNGS and all(name != p.name for p in known)]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        positional = [p.name for p in known if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return (*positional, *rest), tuple(p.name for p in known if p.kind is p.KEYWORD_ONLY)
+    extra = rest if inspect.Parameter.VAR_KEYWORD in kinds else []
+    return (), (*(p.name for p in known), *extra)
