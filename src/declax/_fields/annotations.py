@@ -132,7 +132,7 @@ class AnnotationScope(dict[str, object]):
         self.owner = cls
         self._module = vars(sys.modules.get(cls.__module__, builtins))
         self._around = around
-        self.is_complete = True
+        self.is_complete: bool = True
         self.evaluated: dict[str, object] = {}
 
     def __reduce__(self) -> tuple[type[AnnotationScope], tuple[type]]:

@@ -41,7 +41,7 @@ class Meaning:
     __slots__ = ("annotation",)
 
     def __init__(self, annotation: Any) -> None:
-        self.annotation = annotation
+        self.annotation: Any = annotation
 
     @property
     def key(self) -> Hashable:
