@@ -23,46 +23,45 @@ class OpenBodies(threading.local):
     The body of a Layer implies `rngs`, so that a call which could have it is deferred. In other bodies, a call that
     draws no keys without it is real, as it is for a class that nobody decorates.
 
-    A body that raises stays in the list until the next one opens, but no frame runs its code, so it contains no call.
+    A body that raises stays open until the next one opens, but no frame runs its code, so it contains no call.
+
+    Attributes:
+      codes: by identity, whether the body of each code implies `rngs`.
     """
 
     def __init__(self) -> None:
-        self.codes: list[CodeType] = []
-        self.implying = set[int]()
+        self._stack: list[tuple[CodeType, bool]] = []
+        self.codes: dict[int, bool] = {}
 
     def open(self, frame: FrameType, *, implies_rngs: bool) -> CodeType:
         """Enters the body that a frame runs."""
-        if self.codes:
-            running = set[CodeType]()
-            outer = frame.f_back
-            while outer is not None:
-                running.add(outer.f_code)
-                outer = outer.f_back
-            self.codes = [code for code in self.codes if code in running]
-        self.codes.append(frame.f_code)
-        (self.implying.add if implies_rngs else self.implying.discard)(id(frame.f_code))
+        running = set[int]()
+        outer = frame.f_back if self._stack else None
+        while outer is not None:
+            running.add(id(outer.f_code))
+            outer = outer.f_back
+        open_ones = [(code, implies) for code, implies in self._stack if id(code) in running]
+        self._keep([*open_ones, (frame.f_code, implies_rngs)])
         return frame.f_code
 
     def close(self, code: CodeType) -> None:
         """Leaves a body, and those within it that raised."""
-        while self.codes:
-            if self.codes.pop() is code:
-                return
+        found = [index for index, (known, _) in enumerate(self._stack) if known is code]
+        self._keep(self._stack[: found[-1]] if found else self._stack)
+
+    def _keep(self, stack: list[tuple[CodeType, bool]]) -> None:
+        self._stack = stack
+        self.codes = {id(code): implies for code, implies in stack}
 
     def runs(self, frame: FrameType) -> bool:
         """Whether a frame runs one of the bodies."""
-        for code in self.codes:  # noqa: SIM110  # each frame of a stack is asked
-            if frame.f_code is code:
-                return True
-        return False
+        return id(frame.f_code) in self.codes
 
     def are_entered(self, frame: FrameType | None) -> bool:
         """Whether a frame, or one that called it, runs one of the bodies."""
-        codes = self.codes
         while frame is not None:
-            for code in codes:
-                if frame.f_code is code:
-                    return True
+            if id(frame.f_code) in self.codes:
+                return True
             frame = frame.f_back
         return False
 
@@ -87,7 +86,7 @@ class OpenBodies(threading.local):
         parameter = None if code is None else rngs_parameter(cls)
         if parameter is None or parameter.is_given(args, ()):
             return False
-        return parameter.is_required or cls._pytree__maker.draws or id(code) in self.implying
+        return parameter.is_required or cls._pytree__maker.draws or self.codes[id(code)]
 
 
 OPEN_BODIES: Final = OpenBodies()

@@ -17,6 +17,7 @@ import numpy as np
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.class_info import info_of
 from declax._fields.expressions import ComputedDefault
+from declax._fields.keys import RNGS as RNGS
 from declax._fields.meanings import Bound, ClassType, DtypeType, Meaning, TypeType, meaning_of
 from declax._fields.overrides import DeclaredPart, with_parts
 from declax._fields.specifiers import FieldSpec, Notes, specifier_of
@@ -31,7 +32,6 @@ Bindings: TypeAlias = Mapping[Any, Bound]
 """The types that a class and its bases bind to their type variables, by class."""
 
 NO_BINDINGS: Final[Bindings] = MappingProxyType({})
-RNGS: Final = "rngs"
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
