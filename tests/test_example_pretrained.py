@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.checkpoint.safetensors import map_tensors, write_tensors
+from declax.checkpoint.safetensors import open_tensors, write_tensors
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "pretrained"
 WIDTH, HEADS, KV_HEADS, HIDDEN, DEPTH, VOCABULARY, CONTEXT = 16, 4, 2, 20, 2, 11, 8
@@ -148,7 +148,7 @@ def check_file(model: Any, given: Tensors, expected: jax.Array, file: Path, name
     """Checks the logits of a model, and the file that it gives."""
     np.testing.assert_allclose(model(jnp.asarray(TOKENS)), expected, atol=1e-5)
     dx.save_weights(model, file, map=names)
-    found = map_tensors(file)
+    found = open_tensors(file)
     assert found.keys() == given.keys()
     assert all(np.array_equal(found[name], given[name]) for name in given)
 

@@ -18,7 +18,7 @@ import pytest
 
 import declax as dx
 from declax import _export
-from declax.checkpoint.safetensors import map_tensors
+from declax.checkpoint.safetensors import open_tensors
 from declax.errors import CheckpointError, MissingExtraError, TransformError
 
 X = jnp.linspace(-1.0, 1.0, 8).reshape(4, 2)
@@ -127,7 +127,7 @@ def test_files(net, weights, tmp_path):
     if weights == "constants":
         files.remove("weights.safetensors")
     else:
-        assert len(map_tensors(tmp_path / "net" / "weights.safetensors")) == 8
+        assert len(open_tensors(tmp_path / "net" / "weights.safetensors")) == 8
     assert {path.name for path in (tmp_path / "net").iterdir()} == files
     loaded = dx.load_exported(tmp_path / "net")
     np.testing.assert_allclose(loaded(X), net(X), rtol=1e-5, atol=1e-6)

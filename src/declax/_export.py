@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from declax._variables.kinds import RngState
 from declax.checkpoint.files import naming, new_file, open_regular, parse_json
-from declax.checkpoint.safetensors import map_tensors, write_tensors
+from declax.checkpoint.safetensors import open_tensors, write_tensors
 from declax.errors import CheckpointError, MissingExtraError, TransformError, describe
 from declax.transforms._engine.lift import Call
 from declax.transforms._engine.structure import is_array_like, is_root
@@ -230,11 +230,11 @@ def load_exported(folder: str | os.PathLike[str]) -> ExportedProgram:
     except Exception as error:  # of any kind, as flatbuffers finds them
         reason = f"{type(error).__name__}: {error}"[:200]
         raise CheckpointError(str(folder / PROGRAM), "JAX cannot read the program", got=reason) from error
-    stored = map_tensors(folder / WEIGHTS) if WEIGHTS in manifest["sha256"] else {}
+    stored = open_tensors(folder / WEIGHTS) if WEIGHTS in manifest["sha256"] else {}
     misfit = _misfit_of(exported, stored)
     if misfit is not None:
         raise CheckpointError(str(folder / WEIGHTS), "the weights do not fit the program", got=misfit)
-    return ExportedProgram(exported, {name: jnp.array(array) for name, array in stored.items()})
+    return ExportedProgram(exported, {name: jnp.asarray(array[...]) for name, array in stored.items()})
 
 
 def _misfit_of(exported: jax.export.Exported, weights: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.checkpoint import files, folders, saving
+from declax.checkpoint import files, folders, loading, saving
 from declax.checkpoint.manifest import _FIRST_LENGTH
 from declax.checkpoint.safetensors import write_tensors
 from declax.errors import CheckpointError
@@ -235,6 +235,29 @@ def test_a_file_that_cannot_grow(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert contents(tmp_path / "c") == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+# --- files that change while they are read -------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 100, 300])
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_file_that_shrinks_while_it_is_loaded(size, verify, saved, tmp_path, monkeypatch):
+    folder = tmp_path / "c"
+    shutil.copytree(saved / "c", folder)
+    file = max(folder.glob("*.safetensors"))
+    stored = loading._stored
+
+    def shrink(*arguments):
+        os.truncate(file, min(size, file.stat().st_size - 1))
+        return stored(*arguments)
+
+    monkeypatch.setattr(loading, "_stored", shrink)
+    into = items(7.0)
+    with pytest.raises(CheckpointError, match="the file ended while it was read") as caught:
+        dx.load(folder, into=into, verify=verify)
+    assert str(file) in str(caught.value)
+    assert (into["model"].w.value == 7.0).all()
 
 
 # --- hostile manifests --------------------------------------------------------------------

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from declax.checkpoint import file_arrays
 from declax.checkpoint import safetensors as own
-from declax.checkpoint.files import read_at
+from declax.checkpoint.files import OpenFile
 from declax.errors import CheckpointError
 
 
@@ -31,22 +32,49 @@ def arrays():
 
 
 def same(a, b):
+    a = np.asarray(a)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def test_files_read_back(tmp_path):
     path, given = tmp_path / "a.safetensors", arrays()
     own.write_tensors(path, given, metadata={"made": "here"})
-    found = own.map_tensors(path)
+    found = own.open_tensors(path)
     assert found.keys() == given.keys()
     assert all(same(found[name], given[name]) for name in given)
     assert own.read_header(path).metadata == {"made": "here"}
 
 
-def test_mapped_arrays_are_aligned_and_read_only(tmp_path):
+def test_arrays_are_read_into_memory_that_jax_takes_as_it_is(tmp_path):
     own.write_tensors(tmp_path / "a.safetensors", arrays())
-    found = own.map_tensors(tmp_path / "a.safetensors")
-    assert all(array.flags.aligned and not array.flags.writeable for array in found.values())
+    read = [array[...] for array in own.open_tensors(tmp_path / "a.safetensors").values()]
+    assert all(array.ctypes.data % 64 == 0 for array in read if array.size)
+
+
+@settings(deadline=None)
+@given(data=st.data(), block=st.sampled_from([1, 8, 50, 1 << 20]))
+def test_a_part_of_an_array_is_that_of_numpy(data, block, tmp_path_factory):
+    path = tmp_path_factory.mktemp("parts") / "a.safetensors"
+    shape = tuple(data.draw(st.lists(st.integers(0, 5), max_size=4)))
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
+    own.write_tensors(path, {"before": np.ones(3, np.uint8), "a": array})
+    index = tuple([data.draw(st.slices(size).filter(lambda part: part.step in (None, 1))) for size in shape])
+    index = index[: data.draw(st.integers(0, len(shape)))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_arrays, "_BLOCK", block)
+        assert same(own.open_tensors(path)["a"][index], array[index])
+
+
+def test_a_part_of_an_array_reads_only_its_rows(tmp_path, monkeypatch):
+    own.write_tensors(tmp_path / "a.safetensors", {"a": np.zeros((100, 1000), np.float32)})
+    array, sizes = own.open_tensors(tmp_path / "a.safetensors")["a"], []
+    monkeypatch.setattr(OpenFile, "read_into", lambda file, buffer, start: sizes.append(len(buffer)))
+    array[10:20]
+    assert sizes == [40_000]
+    monkeypatch.setattr(file_arrays, "_BLOCK", 1000)
+    sizes.clear()
+    array[10:20, 5:8]
+    assert sizes == [12] * 10
 
 
 def test_the_library_of_the_format_reads_what_is_written(tmp_path):
@@ -62,7 +90,7 @@ def test_what_the_library_of_the_format_writes_is_read(tmp_path):
     library = pytest.importorskip("safetensors.numpy")
     given = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "c": np.ones((2, 0), np.uint8)}
     library.save_file(given, tmp_path / "a.safetensors")
-    found = own.map_tensors(tmp_path / "a.safetensors")
+    found = own.open_tensors(tmp_path / "a.safetensors")
     assert all(same(found[name], given[name]) for name in given)
 
 
@@ -74,14 +102,14 @@ def test_the_digest_is_that_of_the_file(tmp_path):
     assert digest == hashlib.sha256(content).hexdigest()
     assert sum(seen) == len(content)
     assert len(seen) > 2
-    assert same(own.map_tensors(tmp_path / "a.safetensors")["big"], big)
+    assert same(own.open_tensors(tmp_path / "a.safetensors")["big"], big)
 
 
 def test_arrays_of_jax_and_of_any_memory_order(tmp_path):
     given = {"jax": jnp.ones((2, 3), jnp.bfloat16), "f": np.asfortranarray(np.arange(6).reshape(2, 3))}
     given["big"] = np.arange(4, dtype=">i4")
     own.write_tensors(tmp_path / "a.safetensors", given)
-    found = own.map_tensors(tmp_path / "a.safetensors")
+    found = own.open_tensors(tmp_path / "a.safetensors")
     assert same(found["jax"], np.asarray(given["jax"]))
     assert (found["f"] == given["f"]).all()
     assert (found["big"] == given["big"]).all()
@@ -169,7 +197,7 @@ def test_invalid_files_are_refused_by_name(case, tmp_path):
     path.write_bytes(content)
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(CheckpointError, match=problem) as caught:
-        own.map_tensors(path)
+        own.open_tensors(path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 2000
     assert time.process_time() - begun < 2
@@ -185,21 +213,14 @@ def test_a_header_above_the_limit_is_refused_before_it_is_read(tmp_path):
         own.read_header(path)
 
 
-def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
+def test_a_file_that_shrinks_while_it_is_read(tmp_path):
     path = tmp_path / "a.safetensors"
     own.write_tensors(path, {"a": np.ones(1000)})
-    header = own._header_of
-
-    def shrink(*arguments):
-        found = header(*arguments)
-        os.truncate(path, 100)
-        return found
-
-    monkeypatch.setattr(own, "_header_of", shrink)
-    with pytest.raises(CheckpointError, match="the file cannot be mapped"):
-        own.map_tensors(path)
-    with path.open("rb") as file, pytest.raises(CheckpointError, match="the file ended while it was read"):
-        read_at(path, file.fileno(), 90, 20)
+    array = own.open_tensors(path)["a"]
+    os.truncate(path, 100)
+    with pytest.raises(CheckpointError, match="the file ended while it was read") as caught:
+        array[...]
+    assert str(path) in str(caught.value)
 
 
 @settings(deadline=None)
@@ -212,7 +233,7 @@ def test_a_file_with_other_bytes_is_read_as_valid_or_refused(data, tmp_path_fact
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
     try:
-        found = own.map_tensors(path)
+        found = own.open_tensors(path)
     except CheckpointError as error:
         assert str(path) in str(error)  # noqa: PT017  # either outcome is right
     else:
@@ -231,9 +252,9 @@ def test_folders_pipes_and_missing_files_are_refused(tmp_path):
 def test_links_are_followed_on_request(tmp_path):
     own.write_tensors(tmp_path / "a.safetensors", {"a": np.ones(2)})
     (tmp_path / "link.safetensors").symlink_to("a.safetensors")
-    assert "a" in own.map_tensors(tmp_path / "link.safetensors")
+    assert "a" in own.open_tensors(tmp_path / "link.safetensors")
     with pytest.raises(CheckpointError, match="the file cannot be opened"):
-        own.map_tensors(tmp_path / "link.safetensors", follow_links=False)
+        own.read_header(tmp_path / "link.safetensors", follow_links=False)
 
 
 # --- several files ------------------------------------------------------------------

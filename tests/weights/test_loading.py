@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import declax as dx
 from declax import weights as w
-from declax.checkpoint.safetensors import map_tensors, read_header, write_index, write_tensors
+from declax.checkpoint.safetensors import open_tensors, read_header, write_index, write_tensors
 from declax.errors import CheckpointError, WeightsError
 
 
@@ -108,7 +108,7 @@ def test_a_map_in_both_directions(cls, is_abstract, tmp_path):
         np.testing.assert_array_equal(layer(model, i, *var), given[f"layers.{i}.bn.running_var"])
     np.testing.assert_array_equal(model.head.kernel.value, given["head.weight"].T)
     dx.save_weights(model, tmp_path / "again.safetensors", map=MAP)
-    again = map_tensors(tmp_path / "again.safetensors")
+    again = open_tensors(tmp_path / "again.safetensors")
     assert again.keys() == {name for name in given if "num_batches" not in name}
     assert all(np.array_equal(again[name], given[name]) for name in again)
 
@@ -391,7 +391,7 @@ def test_several_files_with_an_index(tmp_path):
     assert count > 2
     assert names[-1] == "model.safetensors.index.json"
     assert names[:-1] == [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
-    sizes = [sum(a.nbytes for a in map_tensors(tmp_path / name).values()) for name in names[:-1]]
+    sizes = [sum(a.nbytes for a in open_tensors(tmp_path / name).values()) for name in names[:-1]]
     assert max(sizes) <= 100
     index = json.loads((tmp_path / names[-1]).read_text())
     assert index["metadata"]["total_size"] == sum(sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import weakref
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,33 +34,67 @@ def naming(path: str | os.PathLike[str], action: str) -> Generator[None, None, N
 @contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> Generator[IO[bytes], None, None]:
     """Opens a file for reading, unbuffered; refuses folders, devices and pipes, without waiting for them."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    with naming(path, "opened"):
-        descriptor = os.open(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0)))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    opened = OpenFile(path, follow_links=follow_links)
+    with opened, os.fdopen(opened.descriptor, "rb", buffering=0, closefd=False) as file:
+        yield file
+
+
+class OpenFile:
+    """A regular file that is open for reading, until `close`, or until nothing refers to it.
+
+    It is read at places, by several threads at a time.
+
+    Attributes:
+      path: its name.
+      descriptor: of the system.
+      size: in bytes, when it was opened.
+      close: closes it.
+
+    Raises:
+      CheckpointError: it cannot be opened, or is a folder, a device or a pipe, which are not waited for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
+        self.path = Path(path)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        with naming(path, "opened"):
+            self.descriptor: int = os.open(path, flags | (0 if follow_links else NO_FOLLOW))
+            self.close: weakref.finalize[..., OpenFile] = weakref.finalize(self, os.close, self.descriptor)
+            found = os.fstat(self.descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
             raise CheckpointError(os.fspath(path), "this is not a regular file")
-        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
-            yield file
-    finally:
-        os.close(descriptor)
+        self.size: int = found.st_size
+
+    def read(self, start: int, length: int) -> bytearray:
+        """The bytes at a place; all of them, or an error."""
+        content = bytearray(length)
+        self.read_into(memoryview(content), start)
+        return content
+
+    def read_into(self, buffer: memoryview, start: int) -> None:
+        """Fills a buffer with the bytes at a place.
+
+        Raises:
+          CheckpointError: the file ends before, or cannot be read.
+        """
+        rest = buffer
+        with naming(self.path, "read"):
+            while rest:
+                count = os.preadv(self.descriptor, [rest], start)
+                if not count:
+                    raise CheckpointError(str(self.path), "the file ended while it was read")
+                rest = rest[count:]
+                start += count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
 
-def read_at(path: Path, descriptor: int, start: int, length: int) -> bytes:
-    """The bytes at a place of an open file; all of them, or an error."""
-    pieces: list[bytes] = []
-    with naming(path, "read"):
-        os.lseek(descriptor, start, os.SEEK_SET)
-        while length:
-            piece = os.read(descriptor, length)
-            if not piece:
-                raise CheckpointError(str(path), "the file ended while it was read")
-            pieces.append(piece)
-            length -= len(piece)
-    return b"".join(pieces)
-
-
-def parse_json(path: Path, text: bytes) -> Any:
+def parse_json(path: Path, text: bytes | bytearray) -> Any:
     """The value of a JSON text of limited size; refuses keys that occur twice, which readers understand differently."""
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_table)

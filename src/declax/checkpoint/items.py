@@ -20,6 +20,7 @@ from declax._state.definition import LeafDef, StateDef, values_of
 from declax._state.states import State, make_state
 from declax._typing import Path
 from declax._variables.variable import Variable
+from declax.checkpoint.file_arrays import FileArray, aligned
 from declax.checkpoint.safetensors import DTYPES, little
 from declax.errors import CheckpointError, describe, format_path
 
@@ -323,13 +324,13 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint8)
 
 
-def from_file(where: str, dtype: str, content: np.ndarray[Any, Any]) -> Any:
-    """An array of a file in the dtype of the manifest, without a copy; random keys as `StoredKeys`."""
+def from_file(where: str, dtype: str, content: FileArray) -> Any:
+    """An array of a file in the dtype of the manifest, which is not read yet; random keys as `StoredKeys`."""
     if dtype.startswith(KEY) and dtype.endswith(">"):
         return StoredKeys(where, dtype[len(KEY) : -1], content)
     known = _RAW.get(dtype)
     if known is not None and content.dtype == np.uint8 and content.shape[-1:] == (known.itemsize,):
-        return content.view(known).reshape(content.shape[:-1])
+        return content.view(known)
     if str(content.dtype) != dtype:
         raise CheckpointError(
             where, "the file and the manifest have different dtypes", expected=dtype, got=str(content.dtype)
@@ -340,7 +341,7 @@ def from_file(where: str, dtype: str, content: np.ndarray[Any, Any]) -> Any:
 class StoredKeys:
     """Random keys in a file: raw data and the name of an implementation."""
 
-    def __init__(self, where: str, implementation: str, content: np.ndarray[Any, Any]) -> None:
+    def __init__(self, where: str, implementation: str, content: FileArray) -> None:
         try:
             key = jax.eval_shape(lambda: jax.random.key(0, impl=implementation))
         except ValueError as error:
@@ -354,30 +355,28 @@ class StoredKeys:
         self.dtype: jnp.dtype = key.dtype
         self.shape: tuple[int, ...] = content.shape[: content.ndim - data.ndim]
 
-    def __getitem__(self, index: Any) -> Any:
-        index = index if isinstance(index, tuple) else (index,)
-        return jax.random.wrap_key_data(jnp.asarray(self.content[index]), impl=self.implementation)
+    def read(self) -> Any:
+        """The keys."""
+        return jax.random.wrap_key_data(jnp.asarray(self.content[...]), impl=self.implementation)
 
 
 def _without_like(found: Any) -> Any:
     """A stored array of JAX; of numpy where JAX would change the dtype, as without 64-bit numbers."""
     if isinstance(found, StoredKeys):
-        return found[...]
+        return found.read()
     if isinstance(found, SCALARS):
         return found
     is_same = jax.dtypes.canonicalize_dtype(found.dtype) == found.dtype
     return jax.device_put(_copied(found)) if is_same else np.array(found)
 
 
-_ALIGNMENT: Final = 64  # from which JAX on the CPU uses memory as it is
-
-
-def _copied(found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy that JAX need not copy again: it would use the mapped file itself otherwise, and a file can change."""
-    memory: np.ndarray[Any, Any] = np.empty(found.nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    copy: np.ndarray[Any, Any] = memory[start : start + found.nbytes].view(found.dtype).reshape(found.shape)
-    copy[...] = found
+def _copied(found: FileArray | np.ndarray[Any, Any], index: Any = ...) -> np.ndarray[Any, Any]:
+    """A copy of a part of an array, which JAX need not copy again."""
+    if isinstance(found, FileArray):
+        return found[index]
+    part = found[index]
+    copy = aligned(part.shape, part.dtype)
+    copy[...] = part
     return copy
 
 
@@ -392,14 +391,14 @@ def on_device(found: Any, like: Any) -> Any:
     if like is None:
         return _without_like(found)
     if isinstance(found, StoredKeys):
-        keys = found[...]
+        keys = found.read()
         sharding = getattr(like, "sharding", None)
         return keys if sharding is None else jax.device_put(keys, sharding)
     if isinstance(like, np.ndarray):
         return np.array(found)
     if isinstance(like, np.generic):
-        return found[()]
+        return np.asarray(found)[()]
     sharding = getattr(like, "sharding", None)
     if sharding is None or not getattr(like, "committed", True):
         return jax.device_put(_copied(found))
-    return jax.make_array_from_callback(found.shape, sharding, lambda index: _copied(found[index]))
+    return jax.make_array_from_callback(found.shape, sharding, lambda index: _copied(found, index))

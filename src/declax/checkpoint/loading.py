@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,6 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import state as state_of
@@ -22,7 +20,8 @@ from declax._graph.nodes import OBJECTS, kind_of
 from declax._graph.updating import update
 from declax._random.streams import Rngs
 from declax.checkpoint import orbax_engine
-from declax.checkpoint.files import naming
+from declax.checkpoint.file_arrays import FileArray
+from declax.checkpoint.files import OpenFile, naming
 from declax.checkpoint.items import (
     SCALARS,
     Item,
@@ -48,14 +47,14 @@ from declax.checkpoint.matching import (
     with_current_names,
 )
 from declax.checkpoint.progress import Counter, Progress
-from declax.checkpoint.safetensors import map_file
+from declax.checkpoint.safetensors import tensors_in
 from declax.checkpoint.saving import Engine, check_engine, classes_of, read_items
 from declax.checkpoint.statics import restore_statics
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, ConfigError, suggest
 
-_CHUNK: Final = 1 << 24
+_CHUNK: Final = 1 << 20
 
 
 class Restored(dict[str, Any]):
@@ -211,7 +210,7 @@ def _restored(
 
 # --- reading and verifying ------------------------------------------------------------
 
-_Files = dict[str, tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]]
+_Files = dict[str, tuple[dict[str, FileArray], OpenFile]]
 
 
 def _open(folder: Path) -> tuple[Manifest, _Files]:
@@ -226,7 +225,7 @@ def _open(folder: Path) -> tuple[Manifest, _Files]:
     manifest = read_manifest(folder)
     while True:
         try:
-            return manifest, {name: _map(folder / name, record.size) for name, record in manifest.files.items()}
+            return manifest, {name: _opened(folder / name, record.size) for name, record in manifest.files.items()}
         except CheckpointError:
             before, manifest = manifest, read_manifest(folder)
             if manifest.files == before.files:
@@ -249,20 +248,21 @@ def _no_checkpoint(folder: Path) -> CheckpointError:
     return CheckpointError(str(folder / NAME), "there is no checkpoint", expected=expected, got=got, fix=fix)
 
 
-def _map(path: Path, size: int) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]:
-    arrays, content = map_file(path, follow_links=False)
-    if len(content) != size:
+def _opened(path: Path, size: int) -> tuple[dict[str, FileArray], OpenFile]:
+    file = OpenFile(path, follow_links=False)
+    arrays = tensors_in(file)
+    if file.size != size:
         raise CheckpointError(
-            str(path), "the file has another size", expected=f"{size} bytes", got=f"{len(content)} bytes"
+            str(path), "the file has another size", expected=f"{size} bytes", got=f"{file.size} bytes"
         )
-    return arrays, content
+    return arrays, file
 
 
 @contextmanager
 def _digests(folder: Path, manifest: Manifest, files: _Files) -> Generator[Callable[[], None], None, None]:
     """Computes the digests of files in threads; the function that it yields waits for them, and compares."""
     pool = ThreadPoolExecutor(max(1, min(len(files), os.cpu_count() or 1)))
-    found: dict[str, Future[str]] = {name: pool.submit(_digest, content) for name, (_, content) in files.items()}
+    found: dict[str, Future[str]] = {name: pool.submit(_digest, file) for name, (_, file) in files.items()}
 
     def check() -> None:
         for name, digest in found.items():
@@ -276,19 +276,19 @@ def _digests(folder: Path, manifest: Manifest, files: _Files) -> Generator[Calla
         pool.shutdown(cancel_futures=True)
 
 
-def _digest(content: mmap.mmap) -> str:
+def _digest(file: OpenFile) -> str:
     digest = hashlib.sha256()
-    if hasattr(content, "madvise"):
-        content.madvise(mmap.MADV_WILLNEED)  # all of it is read, so that the disk need not wait for each page
-    with memoryview(content) as view:
-        for start in range(0, len(view), _CHUNK):
-            digest.update(view[start : start + _CHUNK])
+    with memoryview(bytearray(min(_CHUNK, file.size))) as block:
+        for start in range(0, file.size, _CHUNK):
+            piece = block[: file.size - start]
+            file.read_into(piece, start)
+            digest.update(piece)
     return digest.hexdigest()
 
 
 def _stored(folder: Path, manifest: Manifest, files: _Files) -> dict[str, Stored]:
     """The leaves of all items; raises unless the files have exactly the arrays that the manifest names."""
-    arrays: dict[str, tuple[str, np.ndarray[Any, Any]]] = {}
+    arrays: dict[str, tuple[str, FileArray]] = {}
     for name, (found, _) in files.items():
         for text, array in found.items():
             if text in arrays:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from declax._typing import Path as LeafPath
 from declax._version import __version__
-from declax.checkpoint.files import naming, new_file, open_regular, parse_json, read_at
+from declax.checkpoint.files import OpenFile, naming, new_file, parse_json
 from declax.checkpoint.folders import sync_folder
 from declax.errors import CheckpointError
 
@@ -172,11 +172,10 @@ def read_manifest(folder: Path) -> Manifest:
       CheckpointError: the folder is not a checkpoint, or the manifest was changed, or a newer version wrote it.
     """
     path = folder / NAME
-    with open_regular(path, follow_links=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_SIZE:
+    with OpenFile(path, follow_links=False) as file:
+        if file.size > MAX_SIZE:
             raise CheckpointError(str(path), "the manifest is too large", expected=f"at most {MAX_SIZE} bytes")
-        text = read_at(path, file.fileno(), 0, size)
+        text = file.read(0, file.size)
     first = _FIRST_LINE.fullmatch(text[:_FIRST_LENGTH])
     digest = hashlib.sha256(text[_FIRST_LENGTH:]).hexdigest()
     if first is None or first[1].decode() != digest:
@@ -203,7 +202,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(str(path), "the manifest is invalid", why=reason) from None
 
 
-def _shown(text: bytes) -> str:
+def _shown(text: bytearray) -> str:
     return text[:_FIRST_LENGTH].decode("utf-8", "replace").strip() or "an empty file"
 
 

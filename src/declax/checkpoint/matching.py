@@ -17,6 +17,7 @@ from declax._graph.nodes import walk_nodes
 from declax._graph.updating import ValueMismatch
 from declax._module.module import Module
 from declax._typing import Path
+from declax.checkpoint.file_arrays import FileArray
 from declax.checkpoint.items import SCALARS, Item, Leaf, dtype_text, is_key, text_of
 from declax.checkpoint.manifest import LeafRecord
 from declax.config._reading.part_readers import version_of
@@ -28,7 +29,7 @@ class StoredLeaf(NamedTuple):
 
     Attributes:
       record: what the manifest says of it.
-      content: a mapped array, `StoredKeys`, or a JSON scalar.
+      content: a `FileArray`, `StoredKeys`, or a JSON scalar; after upgrades also an array of numpy.
     """
 
     record: LeafRecord
@@ -354,7 +355,7 @@ def _upgraded(where: str, text: str, stored: Stored, upgrade: Any, version: int)
     """The leaves after one upgrade, a function of the arrays below a node by the rest of their paths."""
     prefix = f"{text}."
     inside = {key[len(prefix) :]: leaf for key, leaf in stored.items() if key.startswith(prefix)}
-    given = {key: leaf.content for key, leaf in inside.items()}
+    given = {key: _value_of(leaf.content) for key, leaf in inside.items()}
     try:
         found = upgrade(dict(given))
     except Exception as error:
@@ -365,8 +366,12 @@ def _upgraded(where: str, text: str, stored: Stored, upgrade: Any, version: int)
             where, f"checkpoint_upgrades[{version}] must return a dict of arrays", got=describe(found)
         )
     kept = {key: leaf for key, leaf in stored.items() if not key.startswith(prefix)}
-    by_content = {id(leaf.content): leaf.record for leaf in inside.values()}
+    by_content = {id(given[key]): leaf.record for key, leaf in inside.items()}
     return {**kept, **{prefix + key: _new_leaf(value, by_content.get(id(value))) for key, value in found.items()}}
+
+
+def _value_of(content: Any) -> Any:
+    return np.asarray(content) if isinstance(content, FileArray) else content
 
 
 def _new_leaf(value: Any, record: LeafRecord | None) -> StoredLeaf:

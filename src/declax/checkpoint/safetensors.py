@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
@@ -17,7 +16,8 @@ from typing import Any, Final, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from declax.checkpoint.files import Digests, new_file, open_regular, parse_json, read_at
+from declax.checkpoint.file_arrays import FileArray
+from declax.checkpoint.files import Digests, OpenFile, new_file, open_regular, parse_json
 from declax.errors import CheckpointError
 
 MAX_HEADER: Final = 100_000_000
@@ -107,41 +107,28 @@ def read_header(path: str | os.PathLike[str], *, follow_links: bool = True) -> H
     >>> read_header("weights.safetensors").tensors["scale"].shape
     (3,)
     """
-    with open_regular(path, follow_links=follow_links) as file:
-        return _header_of(Path(path), file.fileno())
+    with OpenFile(path, follow_links=follow_links) as file:
+        return _header_of(file)
 
 
-def map_tensors(path: str | os.PathLike[str], *, follow_links: bool = True) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a file by name, read-only and memory-mapped: nothing is read before it is used.
-
-    Another process must not truncate the file while the arrays are in use.
+def open_tensors(path: str | os.PathLike[str]) -> dict[str, FileArray]:
+    """The arrays of a file by name; the bytes of an array are read when they are asked for.
 
     Raises:
       CheckpointError: the file cannot be opened, or is not a valid file of the format.
 
     >>> import numpy as np
     >>> _ = write_tensors("some.safetensors", {"scale": np.ones(3, np.float32)})
-    >>> map_tensors("some.safetensors")["scale"]
-    array([1., 1., 1.], dtype=float32)
+    >>> open_tensors("some.safetensors")["scale"][1:]
+    array([1., 1.], dtype=float32)
     """
-    return map_file(path, follow_links=follow_links)[0]
+    return tensors_in(OpenFile(path))
 
 
-def map_file(
-    path: str | os.PathLike[str], *, follow_links: bool = True
-) -> tuple[dict[str, np.ndarray[Any, Any]], mmap.mmap]:
-    """The arrays of a file, as of `map_tensors`, and all its bytes."""
-    with open_regular(path, follow_links=follow_links) as file:
-        header = _header_of(Path(path), file.fileno())
-        try:
-            content = mmap.mmap(file.fileno(), header.size, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise _invalid(Path(path), "the file cannot be mapped", str(error)) from error
-    arrays = {
-        name: np.ndarray(info.shape, info.dtype, buffer=content, offset=info.start)
-        for name, info in header.tensors.items()
-    }
-    return arrays, content
+def tensors_in(file: OpenFile) -> dict[str, FileArray]:
+    """The arrays of an open file, as of `open_tensors`."""
+    infos = _header_of(file).tensors
+    return {name: FileArray(file, info.start, info.shape, info.dtype) for name, info in infos.items()}
 
 
 def tensor_files(path: str | os.PathLike[str]) -> dict[str, Path]:
@@ -166,15 +153,15 @@ def tensor_files(path: str | os.PathLike[str]) -> dict[str, Path]:
     return dict.fromkeys(read_header(found).tensors, found)
 
 
-def _header_of(path: Path, descriptor: int) -> Header:
-    size = os.fstat(descriptor).st_size
+def _header_of(file: OpenFile) -> Header:
+    path, size = file.path, file.size
     if size < _LENGTH:
         raise _invalid(path, "the file is too short for a header", f"{size} bytes")
-    length = int.from_bytes(read_at(path, descriptor, 0, _LENGTH), "little")
+    length = int.from_bytes(file.read(0, _LENGTH), "little")
     if length > min(MAX_HEADER, size - _LENGTH):
         problem = "the header is larger than the file" if length > size - _LENGTH else "the header is too large"
         raise _invalid(path, problem, f"{length} bytes", f"at most {min(MAX_HEADER, size - _LENGTH)} bytes")
-    text = read_at(path, descriptor, _LENGTH, length)
+    text = file.read(_LENGTH, length)
     if text.count(b":") > 5 * MAX_TENSORS:  # four in each entry, before anything is allocated for them
         raise _invalid(path, "the header has too many entries", expected=f"at most {MAX_TENSORS} arrays")
     table = parse_json(path, text)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from declax.checkpoint.files import naming, open_regular
-from declax.checkpoint.safetensors import INDEX_SUFFIX, map_tensors, tensor_files, write_index, write_tensors
+from declax.checkpoint.safetensors import INDEX_SUFFIX, open_tensors, tensor_files, write_index, write_tensors
 from declax.errors import WeightsError
 
 
@@ -39,8 +39,8 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
                 fix='safetensors.torch.save_file(torch.load("model.pt", weights_only=True), "model.safetensors")',
             )
     files = tensor_files(path)
-    mapped = {file: map_tensors(file) for file in set(files.values())}
-    return {name: mapped[file][name] for name, file in files.items()}
+    opened = {file: open_tensors(file) for file in set(files.values())}
+    return {name: opened[file][name] for name, file in files.items()}
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any], max_file_size: int | None = None) -> None:
