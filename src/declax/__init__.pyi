@@ -179,6 +179,7 @@ from declax.checkpoint.loading import load as load
 from declax.checkpoint.matching import RestoreReport as RestoreReport
 from declax.checkpoint.saving import save as save
 from declax.checkpoint.steps import Checkpoints as Checkpoints
+from declax.checkpoint.structures import structure as structure
 from declax.config._cli.scripts import CliRun as CliRun
 from declax.config._cli.scripts import cli as cli
 from declax.config._data import Ref as Ref

@@ -66,6 +66,20 @@ def is_of_current_trace(value: Any) -> bool:
     return trace is not None and trace._weakref is trace_state.value
 
 
+def unflatten_one(cls: type, auxiliary: Any, children: list[Any]) -> Any:
+    """The object of a class that is registered with JAX, from what its flatten function gives.
+
+    Raises:
+      ValueError: the class is not registered.
+    """
+    registry = jax.tree_util.default_registry
+    leaf = jax.tree.structure(0)
+    treedef: Any = jax.tree_util.PyTreeDef.from_node_data_and_children(
+        registry, (cls, auxiliary), [leaf] * len(children)
+    )
+    return treedef.unflatten(children)
+
+
 # --- flags ----------------------------------------------------------------------
 
 _config: Final[Any] = jax.config  # whose flags jax leaves untyped

@@ -181,6 +181,10 @@ class WeightsError(DeclaxError, ValueError, code="weights"):
     """Tensors of a file and parameters of a model do not fit, or a map between them is wrong."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint holds something that `load` cannot make again without a target; the text lists it."""
+
+
 class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 

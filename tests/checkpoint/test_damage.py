@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.checkpoint import files, folders, loading, saving
+from declax.checkpoint import files, folders, saving, sources
 from declax.checkpoint.manifest import _FIRST_LENGTH
 from declax.checkpoint.safetensors import write_tensors
 from declax.errors import CheckpointError
@@ -246,13 +246,13 @@ def test_a_file_that_shrinks_while_it_is_loaded(size, verify, saved, tmp_path, m
     folder = tmp_path / "c"
     shutil.copytree(saved / "c", folder)
     file = max(folder.glob("*.safetensors"))
-    stored = loading._stored
+    stored = sources._stored
 
     def shrink(*arguments):
         os.truncate(file, min(size, file.stat().st_size - 1))
         return stored(*arguments)
 
-    monkeypatch.setattr(loading, "_stored", shrink)
+    monkeypatch.setattr(sources, "_stored", shrink)
     into = items(7.0)
     with pytest.raises(CheckpointError, match="the file ended while it was read") as caught:
         dx.load(folder, into=into, verify=verify)
@@ -304,7 +304,7 @@ HOSTILE = {
     "no digest": (("files",), {"a.safetensors": {"size": 1, "sha256": "0"}}, "'0' is not a sha256"),
     "items": (("items",), [], "the manifest is invalid"),
     "spec": (("items", "model", "spec"), "Net", "a spec must be a table"),
-    "spec of code": (("items", "model", "spec"), {"kind": "os.system"}, "unknown kind"),
+    "structure of items": (("items", "model", "structure"), "Net", "a structure must be a table"),
     "versions": (("items", "model", "versions"), {"model": "2"}, "'2' is not a size"),
     "path": ((*LEAF, "path"), [[["w"]]], "the keys of a path must be texts, integers, or tuples of them"),
     "empty key": ((*LEAF, "path"), [[]], "the keys of a path must be texts, integers, or tuples of them"),
@@ -419,17 +419,52 @@ def test_a_valid_file_of_another_size(verify, saved, tmp_path):
     assert str(file) in str(caught.value)
 
 
-def test_static_values_of_a_manifest_reach_fields_only(tmp_path):
-    dx.save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0))})
+STATIC = ("objects", 0, "attributes", "in_features", "static")
+NODE = ("objects", 0, "attributes")
+HOSTILE_STRUCTURES = {
+    "class of code": (("objects", 0, "class"), "os.system", "os.system"),
+    "module": (("objects", 0, "class"), "declax.config.registry.sys", "declax.config.registry.sys"),
+    "function": (("objects", 0, "class"), "declax.load", "declax.load"),
+    "not a model": (("objects", 0, "class"), "declax.Policy", "is not a class of models"),
+    "no class": (("objects", 0, "class"), ["declax.Linear"], "is invalid"),
+    "kind": (("objects", 1, "variable"), "declax.Linear", "is not a kind of Variables"),
+    "special name": ((*NODE, "__class__"), {"static": "x"}, "has no such attribute"),
+    "layout": ((*NODE, "_pytree__layout"), {"static": 1}, "has no such attribute"),
+    "method": ((*NODE, "train"), {"static": 1}, "has no such attribute"),
+    "call": ((*NODE, "__call__"), {"static": 1}, "has no such attribute"),
+    "type of a field": (STATIC, "three", "in_features cannot be"),
+    "text for a function": ((*NODE, "promote_dtype"), {"static": "eval"}, "promote_dtype cannot be"),
+    "builtin function": ((*NODE, "promote_dtype"), {"static": {"name": "builtins.eval"}}, "builtins.eval"),
+    "function of files": ((*NODE, "promote_dtype"), {"static": {"name": "jax.numpy.load"}}, "jax.numpy.load"),
+    "private function": ((*NODE, "promote_dtype"), {"static": {"name": "jax.numpy._where"}}, "jax.numpy._where"),
+    "other library": ((*NODE, "promote_dtype"), {"static": {"name": "subprocess.run"}}, "subprocess.run"),
+    "call of a class": (STATIC, {"call": "subprocess.Popen", "arguments": {}}, "subprocess.Popen"),
+    "object": (STATIC, {"object": "subprocess.Popen", "attributes": {}}, "subprocess.Popen"),
+    "object of a model": (STATIC, {"object": "declax.Linear", "attributes": {}}, "is not a class of values"),
+    "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1]}, "has other fields"),
+    "unknown form": (STATIC, {"pickle": "x"}, "a newer version of declax"),
+    "form without content": (STATIC, {"partial": 3}, "this is not the form of a value"),
+    "registered container": ((*NODE, "x"), {"node": "os.system", "keys": [], "children": []}, "os.system"),
+    "reference": ((*NODE, "x"), {"object": 99}, "the structure of the item 'model' is invalid"),
+    "attributes": (NODE, [], "the structure of the item 'model' is invalid"),
+    "objects": (("objects",), 3, "the structure of the item 'model' is invalid"),
+    "leaf": ((*NODE, "x"), {"leaf": "array"}, "the checkpoint has no array or number for it"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_STRUCTURES)
+def test_hostile_structures(case, tmp_path):
+    """A structure makes objects of known classes with attributes that their classes allow, and nothing else."""
+    path, to, problem = HOSTILE_STRUCTURES[case]
+    dx.save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "step": 3})
     table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
-    for name in ("__class__", "__dict__", "_pytree__layout", "kernel", "__call__"):
-        changed = json.loads(json.dumps(table))
-        del changed["sha256"]
-        changed["items"]["model"]["nodes"]["model"][1][name] = "x"
-        with_manifest(tmp_path / "c", changed)
-        with pytest.raises(CheckpointError, match="was changed after it was constructed") as caught:
-            dx.load(tmp_path / "c")
-        assert f"model.{name}: the checkpoint has 'x'" in str(caught.value)
+    del table["sha256"]
+    with_manifest(tmp_path / "c", changed(table, "items", "model", "structure", *path, to=to))
+    found = dx.load(tmp_path / "c")
+    assert found["step"] == 3
+    with pytest.raises(CheckpointError) as caught:
+        found["model"]
+    assert problem in str(caught.value)
 
 
 def test_the_first_line_has_a_fixed_length(saved):

@@ -55,7 +55,7 @@ def assert_equal(ours, others):
 
 def training(seed):
     net = Net(rngs=dx.Rngs(seed))
-    optimizer = dx.Optimizer(net, optax.adam(0.1), wrt=dx.Param)
+    optimizer = dx.Optimizer(net, dx.spec(optax.adam, 0.1).build(), wrt=dx.Param)
     return net, optimizer, dx.Rngs(params=seed, dropout=seed + 1)
 
 
@@ -292,9 +292,9 @@ def test_renamed_fields(tmp_path):
 
     old = dx.Module()
     old.kernel, old.rngs = dx.Param(jnp.ones(2)), dx.Rngs(3)
-    save(tmp_path / "c", {"model": old, "optimizer": dx.Optimizer(old, optax.adam(0.1), wrt=dx.Param)})
+    save(tmp_path / "c", {"model": old, "optimizer": dx.Optimizer(old, dx.spec(optax.adam, 0.1).build(), wrt=dx.Param)})
     new = Renamed(dx.Param(jnp.zeros(2)), dx.Rngs(0))
-    into = {"model": new, "optimizer": dx.Optimizer(new, optax.adam(0.1), wrt=dx.Param)}
+    into = {"model": new, "optimizer": dx.Optimizer(new, dx.spec(optax.adam, 0.1).build(), wrt=dx.Param)}
     assert len(load(tmp_path / "c", into).report.renamed) == 5
     assert_equal(leaves_of(new), leaves_of(old))
 

@@ -129,6 +129,11 @@ def _is_asked(cls: Any) -> bool:
     return any(type(cls).__instancecheck__ is safe for safe in _SAFE)
 
 
+def _is_called(cls: Any) -> bool:
+    """Whether a class is a protocol of functions."""
+    return getattr(cls, "_is_protocol", False) and "__call__" in vars(cls)
+
+
 _MAX_DEPTH: Final = 6
 """How deep annotations are looked into; they may contain themselves."""
 
@@ -238,7 +243,7 @@ def _misfit_of_member(value: Any, member: Meaning, path: str) -> Misfit | None:
 def _misfit_of_class(value: Any, member: meanings.ClassType, path: str) -> Misfit | None:
     cls, wrong = member.cls, Misfit(path, member, value)
     if not _is_asked(cls):
-        return None
+        return wrong if _is_called(cls) and value.__class__ in PLAIN_DATA else None
     if cls in _NUMBERS:
         return None if _is_number(value, cls) else wrong
     if issubclass(cls, Mapping) and isinstance(value, Mapping):

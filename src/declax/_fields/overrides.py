@@ -54,7 +54,7 @@ class DeclaredPart:
         return declared_text(self.expression)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return _part_at, (self.owner, self.steps)
+        return part_at, (self.owner, self.steps)
 
 
 def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
@@ -152,7 +152,7 @@ def _refuse(part: DeclaredPart, flag: object, names: Iterable[str]) -> NoReturn:
     )
 
 
-def _part_at(owner: Any, steps: tuple[str | int, ...]) -> Any:
+def part_at(owner: Any, steps: tuple[str | int, ...]) -> Any:
     """The declared part of a class at some steps, for copies in other processes."""
     found: Any = with_parts(owner, steps[:1], owner._pytree__maker.expressions[steps[0]][0])
     for step in steps[1:]:

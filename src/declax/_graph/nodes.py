@@ -112,7 +112,7 @@ def open_container(value: Any, *, is_data: bool = False) -> tuple[tuple[Any, ...
     cls = value.__class__
     if cls is list or cls is tuple:
         return tuple(range(len(value))), tuple(value), cls
-    if cls is dict and all(key.__class__ is str for key in value):
+    if cls is dict and (all(key.__class__ is str for key in value) or are_sortable(value)):
         keys = tuple(sorted(value))
         return keys, tuple(value[k] for k in keys), (dict, tuple(value))
     if cls in _CONTAINERS and not are_sortable(value):  # of a dict; JAX keeps the order of an OrderedDict

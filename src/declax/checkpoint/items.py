@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import bind
-from declax._graph.nodes import Kind, kind_of, plain_key
+from declax._graph.nodes import Kind, close_container, kind_of, open_container, plain_key, walk_nodes
 from declax._state.definition import LeafDef, StateDef, values_of
 from declax._state.states import State, make_state
+from declax._tree.attributes import class_attribute
 from declax._typing import Path
 from declax._variables.variable import Variable
 from declax.checkpoint.file_arrays import FileArray, aligned
@@ -101,14 +103,27 @@ def item_of(where: str, name: object, value: Any) -> Item:
 def _leaves_of_graph(value: Any) -> list[Leaf]:
     binding = bind(value, None)
     definition = binding.graphdef.definition
+    computed = _computed(value)
     leaves: list[Leaf] = []
     for path, leaf_def, leaf in zip(definition.paths, definition.leaf_defs, binding.read(), strict=True):
+        if leaf is None or any(path[: len(place)] == place for place in computed):
+            continue
         if kind_of(leaf) is not Kind.CONTAINER:
             leaves.append(Leaf(path, leaf, leaf_def))
             continue
         inner, _ = jax.tree_util.tree_flatten_with_path(leaf)
         leaves += [Leaf((*path, *_keys(keys)), part, leaf_def, len(path)) for keys, part in inner]
     return leaves
+
+
+def _computed(value: Any) -> list[Path]:
+    """The paths of the values of cached properties, which are computed again."""
+    return [
+        (*path, name)
+        for path, node in walk_nodes(value)
+        for name in vars(node)
+        if isinstance(name, str) and isinstance(class_attribute(type(node), name), functools.cached_property)
+    ]
 
 
 def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:
@@ -177,37 +192,6 @@ def _is_node(value: object) -> bool:
     return isinstance(value, (Pytree, Variable, State, jax.Ref))
 
 
-def tree_of(item: Item) -> Any:
-    """How the dicts, lists and tuples of an item hold its leaves, as JSON; None if it is not made of these alone.
-
-    A leaf is its text. ``["list", ...]`` and ``["tuple", ...]`` have their elements, ``["dict", [key, ...], ...]`` its
-    keys and values.
-    """
-    if item.is_graph or item.is_json or isinstance(item.value, State):
-        return None
-    try:
-        return _tree_of(item.name, item.value, ())
-    except _OtherContainerError:
-        return None
-
-
-class _OtherContainerError(Exception):
-    """An item has a container that only its class can make again."""
-
-
-def _tree_of(name: str, value: Any, path: Path) -> Any:
-    cls = type(value)
-    if value is None:
-        return None
-    if cls is list or cls is tuple:
-        return [cls.__name__, *(_tree_of(name, part, (*path, index)) for index, part in enumerate(value))]
-    if cls is dict:
-        return ["dict", *([key, _tree_of(name, part, (*path, key))] for key, part in value.items())]
-    if not jax.tree_util.all_leaves([value]):
-        raise _OtherContainerError
-    return text_of(name, path)
-
-
 # --- values back into items -------------------------------------------------------------
 
 
@@ -217,9 +201,15 @@ def filled(item: Item, values: Mapping[str, Any]) -> Any:
         definition, old = item.value.definition, item.value.leaves
         texts = [text_of(item.name, path) for path in definition.paths]
         return make_state(definition, [values.get(text, leaf) for text, leaf in zip(texts, old, strict=True)])
-    pairs, treedef = jax.tree_util.tree_flatten_with_path(item.value)
-    leaves = [values.get(text_of(item.name, _keys(path)), leaf) for path, leaf in pairs]
-    return jax.tree.unflatten(treedef, leaves)
+    return _filled(item.value, (), lambda path, leaf: values.get(text_of(item.name, path), leaf))
+
+
+def _filled(value: Any, path: Path, fill: Callable[[Path, Any], Any]) -> Any:
+    """A pytree with other leaves; dicts keep their order, which JAX does not."""
+    if value is None or kind_of(value) is not Kind.CONTAINER:
+        return value if value is None else fill(path, value)
+    keys, children, how = open_container(value)
+    return close_container(how, keys, [_filled(c, (*path, k), fill) for k, c in zip(keys, children, strict=True)])
 
 
 def state_with(item: Item, values: Mapping[str, Any]) -> State[Any]:
@@ -230,13 +220,11 @@ def state_with(item: Item, values: Mapping[str, Any]) -> State[Any]:
     leaves: list[Any] = []
     for position, (path, leaf) in enumerate(zip(definition.paths, binding.read(), strict=True)):
         if kind_of(leaf) is Kind.CONTAINER:
-            pairs, treedef = jax.tree_util.tree_flatten_with_path(leaf)
+            pairs, _ = jax.tree_util.tree_flatten_with_path(leaf)
             texts = [text_of(item.name, (*path, *_keys(keys))) for keys, _ in pairs]
             if not any(text in values for text in texts):
                 continue
-            new = jax.tree.unflatten(
-                treedef, [values.get(text, part) for text, (_, part) in zip(texts, pairs, strict=True)]
-            )
+            new = _filled(leaf, path, lambda place, part: values.get(text_of(item.name, place), part))
         elif text_of(item.name, path) in values:
             new = values[text_of(item.name, path)]
         else:
@@ -393,7 +381,8 @@ def on_device(found: Any, like: Any) -> Any:
     if isinstance(found, StoredKeys):
         keys = found.read()
         sharding = getattr(like, "sharding", None)
-        return keys if sharding is None else jax.device_put(keys, sharding)
+        is_free = sharding is None or not getattr(like, "committed", True)
+        return keys if is_free else jax.device_put(keys, sharding)
     if isinstance(like, np.ndarray):
         return np.array(found)
     if isinstance(like, np.generic):

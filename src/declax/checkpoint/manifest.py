@@ -19,7 +19,8 @@ from declax.errors import CheckpointError
 
 NAME: Final = "manifest.json"
 FORMAT: Final = "declax-checkpoint"
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)
+"""The versions that are read; the last one is written. The first has no structures."""
 MAX_SIZE: Final = 1 << 28
 
 _FIRST_LINE: Final = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
@@ -67,16 +68,18 @@ class ItemRecord:
 
     Attributes:
       leaves: by the text of their path, with the name of the item.
+      structure: what `load` makes the item of; None if it is plain data, or an older version wrote it.
       spec: the configuration that rebuilds it, or None.
       spec_class: the class that the spec describes, as `full_name` says it.
       versions: the `config_version` of the class of each node, where it is not 1, by the text of its path.
-      nodes: the objects of a graph that has a spec, by the text of their path.
-      tree: how dicts, lists and tuples hold the leaves, if nothing else does; see `tree_of`.
+      nodes, tree: of older checkpoints: the objects of a graph that has a spec, by the text of their path; how dicts,
+        lists and tuples hold the leaves, if nothing else does.
       value: the item itself, if it is JSON.
       is_value: whether it is.
     """
 
     leaves: Mapping[str, LeafRecord] = field(default_factory=dict)
+    structure: Any = None
     spec: Mapping[str, Any] | None = None
     spec_class: str = ""
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +129,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest of a folder, in place of an older one; the files that it names are complete by then."""
     table = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSIONS[-1],
         "declax": __version__,
         "structure": manifest.structure,
         "metrics": dict(manifest.metrics),
@@ -150,11 +153,11 @@ def item_table(item: ItemRecord) -> dict[str, Any]:
     if item.is_value:
         return {"value": item.value}
     table: dict[str, Any] = {"spec": item.spec, "class": item.spec_class, "versions": dict(item.versions)}
-    if item.nodes:
-        table["nodes"] = {text: [node.cls, dict(node.statics)] for text, node in item.nodes.items()}
-    if item.tree is not None:
-        table["tree"] = item.tree
-    return {**table, "leaves": {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()}}
+    return {
+        **table,
+        "structure": item.structure,
+        "leaves": {text: _plain_leaf(leaf) for text, leaf in item.leaves.items()},
+    }
 
 
 def _plain_leaf(leaf: LeafRecord) -> dict[str, Any]:
@@ -185,11 +188,11 @@ def read_manifest(folder: Path) -> Manifest:
     table = parse_json(path, text)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise CheckpointError(str(path), "this is not a manifest of declax", got=repr(table)[:80])
-    if table.get("version") != VERSION:
+    if table.get("version") not in VERSIONS:
         raise CheckpointError(
             str(path),
             "another version of declax wrote this checkpoint",
-            expected=f"version {VERSION} of the format",
+            expected=f"version {VERSIONS[-1]} of the format",
             got=repr(table.get("version"))[:80],
             fix="install the version of declax that wrote it",
         )
@@ -233,7 +236,10 @@ def item_record(table: Mapping[str, Any]) -> ItemRecord:
     if not (spec is None or isinstance(spec, dict)):
         raise CheckpointError(NAME, "a spec must be a table")
     nodes = {text: _node_of(*node) for text, node in table.get("nodes", {}).items()}
-    return ItemRecord(leaves, spec, str(table["class"]), versions, nodes, table.get("tree"))
+    structure = table.get("structure")
+    if not (structure is None or isinstance(structure, dict)):
+        raise CheckpointError(NAME, "a structure must be a table")
+    return ItemRecord(leaves, structure, spec, str(table["class"]), versions, nodes, table.get("tree"))
 
 
 def _node_of(cls: object, statics: Mapping[str, Any]) -> NodeRecord:

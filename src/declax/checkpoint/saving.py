@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +14,8 @@ from typing import Any, Final, Literal, get_args
 
 import jax
 
+from declax._jax import level_of_user
+from declax._typing import MISSING
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.files import naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
@@ -24,7 +28,6 @@ from declax.checkpoint.items import (
     dtype_text,
     item_of,
     stored,
-    tree_of,
 )
 from declax.checkpoint.manifest import (
     NAME,
@@ -37,12 +40,14 @@ from declax.checkpoint.manifest import (
     write_manifest,
 )
 from declax.checkpoint.matching import versions_of
+from declax.checkpoint.names import Names
 from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import write_tensors
-from declax.checkpoint.statics import node_records, plain
+from declax.checkpoint.statics import plain
+from declax.checkpoint.structures import StructureWriter
 from declax.config.loading import spec_of, to_config
 from declax.config.specs import Spec
-from declax.errors import CheckpointError, DeclaxError, describe, type_name
+from declax.errors import CheckpointError, CheckpointWarning, DeclaxError, describe, format_path, type_name
 
 Engine = Literal["declax", "orbax"]
 
@@ -144,7 +149,12 @@ def items_for_orbax(
     """The items, what a manifest says of them, and the metrics."""
     read = read_items(where, items)
     specs, classes = _specs(where, read, spec), classes_of(where, extra)
-    records = {item.name: _described(item, specs.get(item.name), classes) for item in read if not item.is_json}
+    structures = _structures(where, read, classes)
+    records = {
+        item.name: _described(item, structures[item.name], specs.get(item.name), classes)
+        for item in read
+        if not item.is_json
+    }
     return read, records, _numbers(where, metrics)
 
 
@@ -233,8 +243,8 @@ def _numbers(where: str, metrics: Mapping[str, float] | None) -> dict[str, float
 def _records(
     where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None, extra: tuple[Any, ...]
 ) -> dict[str, ItemRecord]:
-    specs = _specs(where, items, spec)
-    return {item.name: _record(where, item, specs.get(item.name), extra) for item in items}
+    specs, structures = _specs(where, items, spec), _structures(where, items, extra)
+    return {item.name: _record(where, item, structures.get(item.name), specs.get(item.name), extra) for item in items}
 
 
 def _specs(where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None) -> Mapping[str, Spec[Any]]:
@@ -252,19 +262,41 @@ def _names(items: Iterable[Item]) -> str:
     return ", ".join(item.name for item in items)
 
 
-def _record(where: str, item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
+def _record(where: str, item: Item, structure: Any, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
     if item.is_json:
         return ItemRecord(value=item.value, is_value=True)
     leaves = {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
-    return replace(_described(item, spec, extra), leaves=leaves)
+    return replace(_described(item, structure, spec, extra), leaves=leaves)
 
 
-def _described(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
+def _described(item: Item, structure: Any, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
     """What a manifest says of an item besides its leaves."""
     if not item.is_graph:
-        return ItemRecord(tree=tree_of(item))
+        return ItemRecord(structure=structure)
     config, cls = _config(item, spec, extra)
-    return ItemRecord({}, config, cls, versions_of(item), {} if config is None else node_records(item))
+    return ItemRecord({}, structure, config, cls, versions_of(item))
+
+
+def _structures(where: str, items: list[Item], extra: tuple[Any, ...]) -> dict[str, Any]:
+    """The structure of each item that is not plain data; warns once of all that `load` cannot make again."""
+    written = {item.name: StructureWriter(item.value) for item in items if not item.is_json}
+    known = Names(extra)
+    lines: list[str] = []
+    fix = ""
+    for name, found in written.items():
+        for problem in found.problems:
+            lines.append(f"{format_path((name, *problem.path))}: {problem.reason}")
+            fix = fix or problem.fix
+        for path, cls in found.local.items():
+            if known.find(cls) is MISSING:
+                lines.append(f"{format_path((name, *path))}: the class {cls} is defined in a function")
+                fix = fix or f"extra=[{cls.rpartition('.')[2]}]        # for dx.save, and for dx.load"
+    if lines:
+        shown = [*lines[:10], *([f"... and {len(lines) - 10} more"] if len(lines) > 10 else [])]
+        text = "\n  ".join(["a load of this needs into=, since it has no name in files:", *shown])
+        level = level_of_user(sys._getframe())
+        warnings.warn(f"{text}\n  fix: {fix or 'dx.load(path, into={...})'}", CheckpointWarning, stacklevel=level)
+    return {name: found.structure for name, found in written.items()}
 
 
 def _config(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:

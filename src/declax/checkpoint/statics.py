@@ -14,7 +14,7 @@ from declax._graph.nodes import Kind, kind_of, object_names
 from declax._typing import INTERNAL_KEYS, MISSING
 from declax._variables.variable import Variable
 from declax.checkpoint.items import Item, text_of
-from declax.checkpoint.manifest import ItemRecord, LeafRecord, NodeRecord
+from declax.checkpoint.manifest import ItemRecord, LeafRecord
 from declax.checkpoint.matching import moved, moves_of, nodes_of
 from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, DeclaxError, type_name
@@ -22,13 +22,6 @@ from declax.errors import CheckpointError, DeclaxError, type_name
 _PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 _MAX_DEPTH: Final = 8
 """How deep descriptions look into static values."""
-
-
-def node_records(item: Item) -> dict[str, NodeRecord]:
-    """The class and the static values of each node of a graph, by the text of its path."""
-    return {
-        text_of(item.name, path): NodeRecord(type(node).__name__, statics_of(node)) for path, node in nodes_of(item)
-    }
 
 
 def statics_of(node: Pytree) -> dict[str, Any]:

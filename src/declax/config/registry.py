@@ -89,6 +89,11 @@ def kinds_of(base: Any) -> Mapping[str, Callable[..., Any]]:
         return {}
 
 
+def registered_kinds() -> list[Callable[..., Any]]:
+    """All registered classes and functions."""
+    return [kind for kinds in _KINDS.values() for kind in kinds.values()]
+
+
 def on_change(notify: Callable[[], object]) -> None:
     """Calls a function after each registration, to clear caches."""
     _on_change.append(notify)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax import _jax, errors
+from declax._fields.interning import Shared
 from declax._graph.nodes import plain_key
 from declax._state.states import State
 from declax._state.tree import FlatForm
@@ -53,7 +54,7 @@ class Leaf(NamedTuple):
     source: Path | None
 
 
-class OptLayout:
+class OptLayout(Shared):
     """The structure of an optax state for parameters at `targets`; immutable, compares by value.
 
     Attributes:

@@ -1,0 +1,259 @@
+"""The names of classes and functions in files, and what a file may name.
+
+A file names classes and functions of declax, JAX and optax, those that are registered or given as ``extra=``, and those
+that these name in their own code. Nothing else is looked up, and nothing is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib
+import inspect
+import re
+import sys
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from declax._classes.pytree import Pytree
+from declax._fields.annotations import own_annotations
+from declax._fields.call import Term, call_of, operands_of
+from declax._fields.class_info import maker_of
+from declax._fields.interning import Shared
+from declax._typing import MISSING, Immutable
+from declax._variables.variable import Variable
+from declax.config import registry
+
+_BUILTINS: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, type(None))
+_COLLECTIONS: Final = (OrderedDict, defaultdict, deque)
+_PUBLIC: Final = ("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.lax", "jax.random")
+"""The modules of JAX whose public functions and classes have a name."""
+_FILES: Final = frozenset({"load", "save", "savez", "fromfile", "from_dlpack", "frombuffer", "set_printoptions"})
+"""The functions of `jax.numpy` that reach out of the process."""
+_FUNCTIONS: Final = ("declax.nn", "declax.initializers", "declax._variables", "declax._sharding", "declax._filters")
+"""The modules of declax whose functions a static value may be."""
+
+
+def name_of(target: Any) -> str | None:
+    """The name of a class or function, with its module; None for lambdas, closures and objects without a name."""
+    name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
+    name = name or getattr(target, "__name__", None)
+    if not isinstance(name, str) or "<lambda>" in name:
+        return None
+    package = str(module).partition(".")[0]
+    if package == "declax":
+        return f"declax.{name}" if getattr(sys.modules["declax"], name, None) is target else f"{module}.{name}"
+    if target in _BUILTINS:
+        return f"builtins.{name}"
+    for public in _PUBLIC:
+        if getattr(sys.modules.get(public), name, None) is target:
+            return f"{public}.{name}"
+    if package in ("numpy", "optax") and getattr(sys.modules.get(package), name, None) is target:
+        return f"{package}.{name}"
+    return None if "<locals>" in name and not isinstance(target, type) else f"{module}.{name}"
+
+
+def is_local(name: str) -> bool:
+    """Whether a class was defined in a function, so that another process finds it only among ``extra=``."""
+    return "<locals>" in name
+
+
+class Names:
+    """What one file may name.
+
+    Args:
+      extra: classes and functions, or modules, whose own classes and functions count.
+    """
+
+    def __init__(self, extra: Iterable[Any] = ()) -> None:
+        self._given = [item for one in extra for item in _members(one)]
+
+    def find(self, name: str) -> Any:
+        """The class or function of a name; MISSING if there is none that the file may name."""
+        found = _of_library(name)
+        if found is not MISSING:
+            return found
+        if name in self._table:
+            return self._table[name]
+        last = name.rpartition(".")[2]
+        moved = [target for target in self._given if getattr(target, "__name__", None) == last]
+        return moved[0] if len(moved) == 1 else MISSING  # of another module than at the time of the save
+
+    @functools.cached_property
+    def _table(self) -> Mapping[str, Any]:
+        """The classes and functions of users by name: the given and registered ones, and what their code names."""
+        found: dict[str, Any] = {}
+        queue = [*self._given, *registry.registered_kinds()]
+        while queue:
+            target = queue.pop()
+            name = name_of(target)
+            if name is not None and name not in found and _is_of_user(target):
+                found[name] = target
+                queue += _named_by(target)
+        return found
+
+
+def _members(given: Any) -> Iterator[Any]:
+    if not isinstance(given, types.ModuleType):
+        yield getattr(given, "__origin__", given)
+        return
+    for value in vars(given).values():
+        if getattr(value, "__module__", None) == given.__name__ and isinstance(value, (type, types.FunctionType)):
+            yield value
+
+
+def _is_of_user(target: Any) -> bool:
+    package = str(getattr(target, "__module__", "")).partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("declax", "jax", "jaxlib", "numpy", "optax")
+
+
+# --- names of libraries -------------------------------------------------------------
+
+
+def _of_library(name: str) -> Any:
+    """A class or function of declax, JAX, numpy or optax; MISSING if there is none that a file may name."""
+    module, _, last = name.rpartition(".")
+    if module == "builtins":
+        return next((cls for cls in _BUILTINS if cls.__name__ == last), MISSING)
+    if module == "collections":
+        return next((cls for cls in _COLLECTIONS if cls.__name__ == last), MISSING)
+    if module in _PUBLIC:
+        is_allowed = not (last.startswith("_") or last in _FILES)
+        found = getattr(sys.modules[module], last, MISSING) if is_allowed else MISSING
+        return found if callable(found) else MISSING
+    if module == "numpy":
+        found = getattr(np, last, MISSING)
+        return found if isinstance(found, np.ufunc) or _is_subclass(found, np.generic) else MISSING
+    package = name.partition(".")[0]
+    if package == "optax":
+        return _in_package(name, _is_optax_state)
+    return _in_package(name, _is_of_declax) if package == "declax" else MISSING
+
+
+def _in_package(name: str, is_allowed: Callable[[Any], bool]) -> Any:
+    """An object of a module of a package, by the name that `name_of` gives it."""
+    for module in _modules_of(name):
+        found = module
+        for part in name[len(module.__name__) + 1 :].split("."):
+            found = getattr(found, part, None)
+        if found is not None and is_allowed(found) and name_of(found) == name:
+            return found
+    return MISSING
+
+
+def _modules_of(name: str) -> Iterator[Any]:
+    """The modules in which a name may be: each prefix that is a module of its package."""
+    parts = name.split(".")
+    importlib.import_module(parts[0])
+    for length in range(1, len(parts)):
+        module = ".".join(parts[:length])
+        if all(part.isidentifier() for part in parts) and (module in sys.modules or parts[0] == "declax"):
+            try:
+                yield importlib.import_module(module)
+            except ImportError:
+                return
+
+
+def _is_optax_state(found: Any) -> bool:
+    return _is_subclass(found, tuple) and hasattr(found, "_fields")
+
+
+def _is_of_declax(found: Any) -> bool:
+    if isinstance(found, type):
+        is_value = (
+            issubclass(found, (Immutable, Shared, enum.Enum))
+            or dataclasses.is_dataclass(found)
+            or _is_optax_state(found)
+        )
+        return is_value or issubclass(found, (Pytree, Variable))
+    return callable(found) and str(getattr(found, "__module__", "")).startswith(_FUNCTIONS)
+
+
+def _is_subclass(found: Any, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base)
+
+
+# --- what the code of a class names ---------------------------------------------------
+
+
+def _named_by(target: Any) -> Iterator[Any]:
+    """The classes and functions that a class or function of a user names: in its code, annotations and class body."""
+    if isinstance(target, types.FunctionType):
+        yield from _named_in(target)
+        return
+    if not isinstance(target, type):
+        return
+    for base in target.__mro__:
+        if not _is_of_user(base):
+            continue
+        yield base
+        for value in vars(base).values():
+            function = inspect.unwrap(_function_of(value))
+            if isinstance(function, types.FunctionType):
+                yield from _named_in(function)
+        for expressions in maker_of(base).expressions.values():
+            yield from _called_in(expressions)
+        namespace = vars(sys.modules.get(base.__module__, types))
+        for annotation in own_annotations(base).values():
+            yield from _in_annotation(annotation, namespace)
+
+
+def _function_of(value: Any) -> Any:
+    if isinstance(value, property):
+        return value.fget
+    return getattr(value, "__func__", getattr(value, "func", value))
+
+
+def _named_in(function: types.FunctionType) -> Iterator[Any]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = {name: cell.cell_contents for name, cell in cells if _has_content(cell)}
+    names = set(_names_of(function.__code__))
+    for name in names:
+        value = closure.get(name, function.__globals__.get(name))
+        if isinstance(value, types.ModuleType):
+            yield from filter(_is_nameable, (getattr(value, other, None) for other in names))
+        elif _is_nameable(value):
+            yield value
+    yield from filter(_is_nameable, closure.values())
+
+
+def _has_content(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not assigned yet
+        return False
+
+
+def _names_of(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_of(constant)
+
+
+def _called_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The targets of calls in the expressions of a class body."""
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        call = call_of(value)
+        if call is not None and _is_nameable(call.target):
+            yield call.target
+        if _is_nameable(value):
+            yield value
+        stack += operands_of(value) if isinstance(value, (Term, list, tuple, dict)) else ()
+
+
+def _in_annotation(annotation: Any, namespace: Mapping[str, Any]) -> Iterator[Any]:
+    text = annotation if isinstance(annotation, str) else ""
+    yield from filter(_is_nameable, map(namespace.get, re.findall(r"\w+", text)))
+    yield from filter(_is_nameable, (annotation, *getattr(annotation, "__args__", ())))
+
+
+def _is_nameable(value: Any) -> bool:
+    return isinstance(value, (type, types.FunctionType)) and _is_of_user(value)
