@@ -112,6 +112,8 @@ class Missing(enum.Enum):
 MISSING: Final = Missing.MISSING
 """Stands for an argument that was not given, where None is a value."""
 
+INFO_KEY: Final = "_pytree__info"
+"""The attribute of a class for its `ClassInfo`."""
 LAYOUT_KEY: Final = "_pytree__layout"
 TRACE_KEY: Final = "_pytree__trace"
 BOUND_KEY: Final = "_pytree__bound"

@@ -26,7 +26,7 @@ from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.meanings import Meaning, bindings_of, meaning_of, members_of
 from declax._fields.sources import class_text
-from declax._fields.specifiers import Status, is_restricted, objection, specifier_of
+from declax._fields.specifiers import Specifier, Status, is_restricted, objection, specifier_of
 from declax._tree.codegen import compile_functions
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, is_data, static_status
 from declax._variables.variable import Variable
@@ -36,12 +36,9 @@ kept: Final[ContextVar[tuple[type, frozenset[str]]]] = ContextVar("kept", defaul
 """The class and the fields of which `replace` passes on values: surgery may have changed their types."""
 
 
-def is_checked(field: Field[Any]) -> bool:
+def is_checked(field: Field[Any], specifier: Specifier) -> bool:
     """Whether the constructor may check its argument for a field with a specifier."""
-    specifier = specifier_of(field)
-    return (
-        specifier is not None and field.init and (specifier.status is not Status.DATA or is_restricted(specifier.notes))
-    )
+    return field.init and (specifier.status is not Status.DATA or is_restricted(specifier.notes))
 
 
 def _owner_of(cls: Any, name: str) -> Any:
@@ -74,17 +71,18 @@ def _is_kept(instance: Any, name: str) -> bool:
 
 
 class ArgumentChecks:
-    """The checks of all arguments of a constructor, as one generated function.
-
-    Attributes:
-      is_needed: whether there may be anything to check.
-    """
+    """The checks of all arguments of a constructor, as one generated function."""
 
     def __init__(self, cls: Any, init_vars: Sequence[str]) -> None:
         self._cls = cls
         self._fields: Mapping[str, Field[Any]] = cls.__dataclass_fields__
         self._init_vars = init_vars
-        self.is_needed = any(map(is_checked, self._fields.values()))
+
+    @functools.cached_property
+    def is_needed(self) -> bool:
+        """Whether there may be anything to check."""
+        pairs = ((field, specifier_of(field)) for field in self._fields.values())
+        return any(specifier is not None and is_checked(field, specifier) for field, specifier in pairs)
 
     def limits_of(self, name: str) -> ArgumentCheck | None:
         """The check of a field with bounds or a check; None for other fields."""

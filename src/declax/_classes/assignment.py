@@ -13,6 +13,7 @@ import numpy as np
 
 from declax._fields.annotations import annotations_of
 from declax._fields.call import Unmade
+from declax._fields.class_info import maker_of
 from declax._tree.attributes import class_attribute
 from declax._tree.layout import Layout
 from declax._tree.statuses import has_data
@@ -25,7 +26,7 @@ def check_assignment(self: Any, name: str, value: object, layout: Layout) -> Non
     An assignment that needs no look at the caller returns first.
     """
     attributes = self.__dict__
-    deciding: Mapping[str, str] = type(self)._pytree__maker.deciding
+    deciding: Mapping[str, str] = maker_of(type(self)).deciding
     if layout.guarded is not deciding:
         layout.guard(deciding)
     if isinstance(value, Unmade):  # another error, or the default of a part
@@ -35,7 +36,7 @@ def check_assignment(self: Any, name: str, value: object, layout: Layout) -> Non
             if not (_is_open(type(self)) or _may_decide(self, _caller(self))):
                 raise _deciding(self, name, value, deciding[name])
         return
-    declared = type(self)._pytree__maker.names
+    declared = maker_of(type(self)).names
     if name in declared:
         return
     near = near_miss(name, declared)

@@ -15,29 +15,35 @@ from types import EllipsisType
 from typing import Any, Final, TypeAlias
 
 from declax._classes.argument_checks import ArgumentChecks
-from declax._classes.overriding import expressions_of
+from declax._classes.declaring import Declared
 from declax._classes.part_source import PartsFunction, part_draws_keys
-from declax._classes.parts import Part, is_init_var, recipe_of
-from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta
+from declax._classes.parts import Part
+from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta, read
 from declax._classes.records import NEW, Record, record_of
 from declax._classes.sizes import check_sizes, deciding_fields
-from declax._fields.annotations import AnnotationScope, own_annotations
+from declax._fields.annotations import AnnotationScope
 from declax._fields.call import Call
 from declax._fields.class_body import PlainDefault
-from declax._fields.class_info import MAKER_KEY, maker_of
+from declax._fields.class_info import ClassInfo, maker_of
 from declax._fields.deciding import class_within, decide
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.overrides import overriding
 from declax._fields.sources import declared_text
-from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
+from declax._fields.specifiers import (
+    CLASS_VAR,
+    FIELD,
+    INIT_VAR,
+    PartRecipe,
+    Status,
+    VariableRecipe,
+    is_init_var,
+)
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
 from declax.errors import DeclaxError, FieldError, describe, type_name
 
-POST_INIT_KEY: Final = "_pytree__post_init"
-"""The entry of a class for the InitVars that its ``__post_init__`` takes."""
 ALL: Final = ...
 Taken: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 """The names of the InitVars that a function takes by position, and by name."""
@@ -62,28 +68,30 @@ class UsedUp:
         raise AttributeError(f"{where} is an InitVar: only the constructor receives it{hint}")
 
 
-def install(cls: Any, own: Mapping[str, Expression], names: Sequence[str]) -> None:
-    """Gives a class its expressions, of which its own body binds `own`, and the function that makes the parts.
+def install(info: ClassInfo, declared: Declared) -> None:
+    """Reads the fields of a class that the standard's decorator has seen, and gives it what makes its parts.
 
-    The defaults of the named fields are not attributes of the class; those without a specifier are read by descriptors.
+    Defaults with an expression are not attributes of the class; those without a specifier are read by descriptors.
     """
-    fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
-    known = expressions_of(cls, own)
-    for name in own_annotations(cls):
+    cls: Any = info.cls
+    fields: dict[str, Any] = cls.__dataclass_fields__
+    for name in info.annotations:
         field = fields.get(name)
-        if field is None or name in known or field._field_type is not dataclasses._FIELD:  # type: ignore[attr-defined]  # the standard offers no public way
+        if field is None or name in declared.known or field._field_type is not FIELD:
             continue
         if field.default is cls.__dict__.get(name, MISSING) and not hasattr(type(field.default), "__set__"):
             setattr(cls, name, PlainDefault(cls, field))
-    for name in names:
-        if is_init_var(fields[name]):
+    for name in declared.names:
+        if fields[name]._field_type is INIT_VAR:
             setattr(cls, name, UsedUp(name))
-        elif name in known and fields[name].init and name in cls.__dict__:
+        elif name in declared.known and fields[name].init and name in cls.__dict__:
             delattr(cls, name)  # the default: `PytreeMeta.__getattr__` gives the expression
-    setattr(cls, MAKER_KEY, Maker(cls, own, known))
-    for name, expression in own.items():
-        if expression._pytree__name == name and not isinstance(cls.__dict__.get(name), UsedUp):
-            expression._pytree__owner = type_name(cls)
+    read(info)
+    info.maker, info.is_declared = Maker(info, declared.own, declared.known), True
+    owner = type_name(cls)
+    for name, expression in declared.own.items():
+        if expression._pytree__name == name and fields[name]._field_type is not INIT_VAR:
+            expression._pytree__owner = owner
 
 
 LOST_RECORD: Final = "merge, jax.tree.map and transforms return objects without the arguments of their construction"
@@ -106,7 +114,7 @@ def call_now(obj: Any) -> Call:
     found: dict[str, Any] = {}
     for name, field in cls.__dataclass_fields__.items():
         is_lost = record is None and is_recorded(cls, name)
-        if not field.init or field._field_type is dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+        if not field.init or field._field_type is CLASS_VAR:
             continue
         if name in made:
             found |= {name: recorded[name]} if name in recorded else {}
@@ -162,23 +170,29 @@ class Maker:
     """
 
     def __init__(
-        self, cls: Any, own: Mapping[str, Expression], expressions: Mapping[str, tuple[Expression, ...]]
+        self, info: ClassInfo, own: Mapping[str, Expression], expressions: Mapping[str, tuple[Expression, ...]]
     ) -> None:
+        cls: Any = info.cls
         fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__
         self._cls = cls
+        self._specs = info.specs
         self.own = own
         self.expressions = expressions
-        self.init_vars = [name for name, field in fields.items() if is_init_var(field)]
-        scope = AnnotationScope(cls)
+        self.init_vars = info.init_vars
         self._arguments = ArgumentChecks(cls, self.init_vars)
-        kept = [n for n in self.init_vars if n != RNGS and decide(fields[n].type, scope).status is not Status.DATA]
-        self._kept = [(self.init_vars.index(name), name, fields[name].default) for name in kept]
         parts = self._parts_with({})
-        self.defaults = [part for part in parts if part.is_argument]
-        self.recorded = [*kept, *(part.name for part in self.defaults)]
-        self.internal = [p for p in parts if not (p.is_argument or isinstance(p.recipe, VariableRecipe))]
+        self._kept = _kept_init_vars(cls, self.init_vars)
+        self.recorded = [name for _, name, _ in self._kept]
+        self.defaults: list[Part] = []
+        self.internal: list[Part] = []
+        for part in parts:
+            if part.is_argument:
+                self.defaults.append(part)
+                self.recorded.append(part.name)
+            elif not isinstance(part.recipe, VariableRecipe):
+                self.internal.append(part)
         self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self.defaults, *self.internal)})
-        self._has_policy = POLICY in fields and class_within(fields[POLICY].type, scope, Policy) is not None
+        self._has_policy = POLICY in fields and _is_policy(cls, fields[POLICY])
         if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
             raise FieldError(
                 f"{type_name(cls)}.{POLICY}",
@@ -203,11 +217,11 @@ class Maker:
     @property
     def is_needed(self) -> bool:
         """Whether the constructor has something to do."""
-        return bool(self._make or self._arguments.is_needed or self.init_vars or self.defaults) or self._has_policy
+        return bool(self._make or self.init_vars or self._has_policy or self._arguments.is_needed)
 
-    def wrap_post_init(self, cls: Any) -> None:
+    def wrap_post_init(self, info: ClassInfo) -> None:
         """Lets the ``__post_init__`` of a subclass without the decorator make the parts first."""
-        wrap_post_init(cls)
+        wrap_post_init(info)
 
     @functools.cached_property
     def deciding(self) -> dict[str, str]:
@@ -217,17 +231,13 @@ class Maker:
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
         """The parts, some of them made by other expressions."""
-        fields = self._cls.__dataclass_fields__
-        return [
-            Part(
-                name,
-                given.get(name, expressions[0]),
-                PartRecipe(given[name]) if name in given else recipe,
-                is_argument=fields[name].init and name not in given,
-            )
-            for name, expressions in self.expressions.items()
-            if name in fields and (recipe := recipe_of(fields[name])) is not None
-        ]
+        fields, parts = self._cls.__dataclass_fields__, []
+        for name, expressions in self.expressions.items():
+            if name in given:
+                parts.append(Part(name, given[name], PartRecipe(given[name]), is_argument=False))
+            elif name in self._specs and (recipe := self._specs[name].recipe) is not None:
+                parts.append(Part(name, expressions[0], recipe, is_argument=fields[name].init))
+        return parts
 
     def __call__(self, instance: Any, init_vars: Sequence[object]) -> None:
         """Checks the arguments, records those that are used up, and makes the parts."""
@@ -293,6 +303,20 @@ class Maker:
         return Record(Call(self._cls, (), {**values, **overrides}), dict.fromkeys(made, NEW), policy)
 
 
+def _kept_init_vars(cls: Any, init_vars: Sequence[str]) -> list[tuple[int, str, object]]:
+    """The InitVars that a record keeps, each with its place and its default: all but `rngs` and those that are data."""
+    found = []
+    for index, name in enumerate(init_vars):
+        field = cls.__dataclass_fields__[name]
+        if name != RNGS and decide(field.type, AnnotationScope(cls)).status is not Status.DATA:
+            found.append((index, name, field.default))
+    return found
+
+
+def _is_policy(cls: type, field: dataclasses.Field[Any]) -> bool:
+    return class_within(field.type, AnnotationScope(cls), Policy) is not None
+
+
 def _is_standard_replace() -> bool:
     """Whether the function of the standard makes the call of the constructor that runs."""
     frame: Any = sys._getframe(1)
@@ -304,25 +328,24 @@ def _is_standard_replace() -> bool:
 # --- `__post_init__` ---------------------------------------------------------------
 
 
-def wrap_post_init(cls: Any) -> None:
+def wrap_post_init(info: ClassInfo) -> None:
     """Lets ``__post_init__`` make the parts of an instance first.
 
     Must run before `dataclasses.dataclass`, which looks for ``__post_init__``.
     """
+    cls: Any = info.cls
     original: Callable[..., None] | None = cls.__dict__.get("__post_init__")
 
     def __post_init__(self: Any, *init_vars: object, **named: object) -> None:
-        if type(self)._pytree__entry is not __post_init__:  # a subclass calls it by super()
+        made: ClassInfo = self._pytree__info
+        if made.post_init is not __post_init__:  # a subclass calls it by super()
             _run_post_init(cls, original, self, init_vars, named)
             return
-        made = type(self)
-        made._pytree__maker(self, init_vars)
-        taken: Any = made.__dict__.get(POST_INIT_KEY, MISSING)
-        if taken is MISSING:
-            taken = _read_post_init(made)
+        made.maker(self, init_vars)
+        taken = made.taken if made.taken is not MISSING else _read_post_init(made)
         if taken is not None:
             if taken is not ALL:
-                known = dict(zip(made._pytree__maker.init_vars, init_vars, strict=True))
+                known = dict(zip(made.maker.init_vars, init_vars, strict=True))
                 positional, by_name = taken
                 init_vars, named = tuple(known[name] for name in positional), {name: known[name] for name in by_name}
             _run_post_init(cls, original, self, init_vars, named)
@@ -335,7 +358,7 @@ def wrap_post_init(cls: Any) -> None:
     setattr(__post_init__, MAKES_MEMBERS, True)
     __post_init__.__qualname__ = f"{cls.__qualname__}.__post_init__"
     __post_init__.__module__ = cls.__module__
-    cls.__post_init__ = cls._pytree__entry = __post_init__
+    cls.__post_init__ = info.post_init = __post_init__
 
 
 def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -345,13 +368,14 @@ def _run_post_init(cls: Any, original: Any, self: Any, init_vars: tuple[Any, ...
         run(*init_vars, **named)
 
 
-def _read_post_init(cls: Any) -> Taken | EllipsisType | None:
+def _read_post_init(info: ClassInfo) -> Taken | EllipsisType | None:
     """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
+    cls: Any = info.cls
     taken: Taken | EllipsisType | None = None
     defined = _defined_post_init(cls)
     if defined is not None:
         taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
-    setattr(cls, POST_INIT_KEY, taken)
+    info.taken = taken
     return taken
 
 
@@ -373,7 +397,7 @@ def _names_taken(cls: Any, post_init: Callable[..., None]) -> Taken:
     parameters = list(inspect.signature(post_init).parameters.values())[1:]
     kinds = {p.kind for p in parameters}
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    init_vars = cls._pytree__maker.init_vars
+    init_vars = maker_of(cls).init_vars
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in init_vars:
             raise FieldError(

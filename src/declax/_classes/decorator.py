@@ -20,24 +20,27 @@ from declax._classes.construction import (
     wrap_post_init,
 )
 from declax._classes.declared_variables import check_variable
-from declax._classes.declaring import declare
-from declax._classes.parts import fix_of_shared, is_init_var, is_shared, recipe_of
-from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, prepare
+from declax._classes.declaring import Declared, declare
+from declax._classes.parts import fix_of_shared, is_shared
+from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, register
 from declax._classes.records import record_of
 from declax._fields import specifiers
-from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
+from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import RNGS_LINES
-from declax._fields.class_info import MAKER_KEY, UNDECLARED, info_of
+from declax._fields.class_info import UNDECLARED, ClassInfo, info_of, maker_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.sources import declared_text, text_of
 from declax._fields.specifiers import (
+    FIELD,
     KW_ONLY,
     PartRecipe,
+    Specifier,
     Status,
     Tagged,
     VariableRecipe,
     data,
+    is_init_var,
     specifier_of,
     static,
     variable,
@@ -103,49 +106,54 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
         options["eq"] = options.get("frozen", False) or options.get("order", False)
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
-    _resolve_pseudo_fields(cls)
-    own, declared = declare(cls)
-    _check_defaults(cls)
-    _check_own_init(cls, own)
+    info = cls._pytree__info
+    _resolve_markers(info)
+    declared = declare(info)
+    specifiers = _read_specifiers(info)
+    _check_own_init(info, declared, specifiers)
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
     has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
-    if _needs_maker(cls) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
-        wrap_post_init(cls)
+    if _needs_maker(info, specifiers) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
+        wrap_post_init(info)
     if "__replace__" not in cls.__dict__:
         cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     is_documented = cls.__doc__ is not None
-    _decorate(cls, options)
-    _check_fields(cls)
-    install(cls, own, declared)
+    _decorate(info, options)
+    _check_fields(info, specifiers)
+    install(info, declared)
     if not is_documented:
-        _document_parts(cls)
-    prepare(cls)
-    statuses = {spec.status for spec in cls._pytree__info.specs.values()}
-    if not has_own_hash and cls.__dict__.get("__hash__") and statuses != {Status.STATIC}:
+        _document_parts(info)
+    register(info)
+    if not has_own_hash and cls.__dict__.get("__hash__") and not _is_static(info):
         cls.__hash__ = _hash  # type: ignore[method-assign]  # that of the standard hashes data, which `_equals` compares by value
     return cls
 
 
-def _decorate(cls: type, options: dict[str, Any]) -> None:
+def _is_static(info: ClassInfo) -> bool:
+    return {spec.status for spec in info.specs.values()} == {Status.STATIC}
+
+
+def _decorate(info: ClassInfo, options: dict[str, Any]) -> None:
     try:
-        dataclasses.dataclass(repr=False, **options)(cls)
+        dataclasses.dataclass(repr=False, **options)(info.cls)
     except TypeError as error:
         if not str(error).startswith("non-default argument "):
             raise
         name = str(error).split("'")[1]
-        line = f"_: dx.KW_ONLY\n{name}: {annotation_text(own_annotations(cls).get(name, '...'))} = dx.field()"
+        line = f"_: dx.KW_ONLY\n{name}: {annotation_text(info.annotations.get(name, '...'))} = dx.field()"
         raise FieldError(
-            f"{type_name(cls)}.{name}",
+            f"{type_name(info.cls)}.{name}",
             "a field without a default follows one with a default",
             why="the standard requires this order; parts have defaults",
             fix=RNGS_LINES if name == RNGS else line,
         ) from None
 
 
-def _document_parts(cls: Any) -> None:
+def _document_parts(info: ClassInfo) -> None:
     """Adds to the docstring of the standard, which is the signature, which parts are arguments and which are not."""
-    maker = cls.__dict__[MAKER_KEY]
+    cls: Any = info.cls
+    maker = info.maker
     given = [f"{p.name} = {declared_text(p.expression)}" for p in maker.defaults if isinstance(p.recipe, PartRecipe)]
     if given:
         cls.__doc__ += f"\n\nParts with an annotation, which are arguments: {', '.join(given)}."
@@ -154,33 +162,46 @@ def _document_parts(cls: Any) -> None:
         cls.__doc__ += f"\n\nParts without an annotation, which are no arguments: {names}."
 
 
-def _resolve_pseudo_fields(cls: type) -> None:
-    """Evaluates text that names a KW_ONLY, InitVar or ClassVar.
+def _resolve_markers(info: ClassInfo) -> None:
+    """Evaluates text that names a KW_ONLY, InitVar or ClassVar, and finds the class variables.
 
     The standard recognises these in text only behind the name of its own
     module, and takes ``"dx.InitVar[...]"`` for a field.
     """
-    scope = AnnotationScope(cls)
-    for name, annotation in own_annotations(cls).items():
-        if isinstance(annotation, str):
-            resolved: Any = scope.resolve(annotation)
-            is_marker = resolved in (KW_ONLY, dataclasses.InitVar, ClassVar) or isinstance(
-                resolved, dataclasses.InitVar
-            )
-            if is_marker or get_origin(resolved) is ClassVar:
-                cls.__annotations__[name] = resolved
+    scope = AnnotationScope(info.cls)
+    shared = []
+    for name, annotation in info.annotations.items():
+        resolved: Any = scope.resolve(annotation) if isinstance(annotation, str) else annotation
+        if resolved is ClassVar or get_origin(resolved) is ClassVar:
+            shared.append(name)
+        elif resolved not in (KW_ONLY, dataclasses.InitVar) and not isinstance(resolved, dataclasses.InitVar):
+            continue
+        info.annotations[name] = resolved
+    info.class_variables = frozenset(shared)
 
 
-def _needs_maker(cls: Any) -> bool:
+def _read_specifiers(info: ClassInfo) -> dict[str, Specifier | None]:
+    """The specifiers of the fields in the body of a class; refuses defaults that instances would share."""
+    found = {}
+    for name in info.annotations:
+        value = info.cls.__dict__.get(name, dataclasses.MISSING)
+        if isinstance(value, dataclasses.Field):
+            found[name] = specifier_of(value)
+            value = value.default
+        if value is not dataclasses.MISSING and name not in info.class_variables:
+            _check_default(info, name, value)
+    return found
+
+
+def _needs_maker(info: ClassInfo, specifiers: Mapping[str, Specifier | None]) -> bool:
     """Whether constructing an instance makes parts, checks or records arguments."""
-    for name, annotation in own_annotations(cls).items():
+    for name, annotation in info.annotations.items():
         if isinstance(annotation, dataclasses.InitVar) or annotation is dataclasses.InitVar:
             return True
-        field = cls.__dict__.get(name)
-        specifier = specifier_of(field) if isinstance(field, dataclasses.Field) else None
-        if specifier is not None and (specifier.recipe is not None or is_checked(field)):
+        specifier = specifiers.get(name)
+        if specifier is not None and (specifier.recipe is not None or is_checked(info.cls.__dict__[name], specifier)):
             return True
-    return any(base.__dict__.get(MAKER_KEY, UNDECLARED).is_needed for base in cls.__mro__)
+    return any(maker_of(base).is_needed for base in info.cls.__bases__)
 
 
 def _check_call(cls: Any) -> None:
@@ -192,7 +213,7 @@ def _check_call(cls: Any) -> None:
             got=describe(cls),
             fix=f"class {getattr(cls, '__name__', 'Model')}(dx.Module): ...   # or use dataclasses.dataclass",
         )
-    if MAKER_KEY in cls.__dict__:
+    if cls._pytree__info.is_declared:
         raise FieldError(
             type_name(cls),
             "the class is decorated twice",
@@ -201,53 +222,47 @@ def _check_call(cls: Any) -> None:
         )
 
 
-def _check_defaults(cls: type) -> None:
-    for name, annotation in own_annotations(cls).items():
-        if annotation is ClassVar or get_origin(annotation) is ClassVar:
-            continue  # not a field: all instances are meant to share it
-        default = cls.__dict__.get(name, dataclasses.MISSING)
-        where = f"{type_name(cls)}.{name}"
-        if isinstance(default, dataclasses.Field):
-            default = default.default
-        if isinstance(default, Tagged):
-            raise FieldError(
-                where,
-                "a tagged value cannot be a default",
-                got=repr(default),
-                fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
-            )
-        if default is dataclasses.MISSING or isinstance(default, Expression) or hasattr(type(default), "__set__"):
-            continue
-        shared = is_shared(default)
-        is_data_default = is_data(default) and not info_of(default).is_frozen
-        if shared or is_data_default or default.__class__.__hash__ is None:
-            text = "jnp.array(...)" if isinstance(default, jax.Array) else text_of(default)
-            made = text if len(text) < 60 else "..."
-            raise FieldError(
-                where,
-                "a mutable default would be shared by all instances",
-                got=describe(default),
-                fix=fix_of_shared(name, default)
-                if shared
-                else f"{name}: {annotation_text(annotation)} = dx.field(default_factory=lambda: {made})",
-            )
+def _check_default(info: ClassInfo, name: str, default: Any) -> None:
+    if isinstance(default, Tagged):
+        raise FieldError(
+            f"{type_name(info.cls)}.{name}",
+            "a tagged value cannot be a default",
+            got=repr(default),
+            fix=f"{name} = dx.{default.status.value}(default={default.value!r})",
+        )
+    if isinstance(default, Expression) or hasattr(type(default), "__set__"):
+        return
+    shared = is_shared(default)
+    is_data_default = is_data(default) and not info_of(default).is_frozen
+    if shared or is_data_default or default.__class__.__hash__ is None:
+        text = "jnp.array(...)" if isinstance(default, jax.Array) else text_of(default)
+        made = text if len(text) < 60 else "..."
+        annotation = annotation_text(info.annotations[name])
+        raise FieldError(
+            f"{type_name(info.cls)}.{name}",
+            "a mutable default would be shared by all instances",
+            got=describe(default),
+            fix=fix_of_shared(name, default)
+            if shared
+            else f"{name}: {annotation} = dx.field(default_factory=lambda: {made})",
+        )
 
 
-def _check_own_init(cls: Any, own: Mapping[str, Expression]) -> None:
+def _check_own_init(info: ClassInfo, declared: Declared, specifiers: Mapping[str, Specifier | None]) -> None:
     """Refuses an ``__init__`` that leaves the parts of its class unmade: one that calls no generated constructor."""
-    init = cls.__dict__.get("__init__")
+    init: Any = info.cls.__dict__.get("__init__")
     if init is None:
         return
-    fields = {name: cls.__dict__.get(name) for name in own}
-    part = next((n for n, f in fields.items() if isinstance(f, dataclasses.Field) and recipe_of(f) is not None), None)
+    known = ((name, specifiers.get(name)) for name in declared.own)
+    part = next((name for name, specifier in known if specifier is not None and specifier.recipe is not None), None)
     if part is None:
         return
     called = getattr(inspect.unwrap(init), "__code__", _check_own_init.__code__).co_names
-    is_declared = any(base.__dict__.get(MAKER_KEY) is not None for base in cls.__mro__[1:])
+    is_declared = info.maker is not UNDECLARED
     if "__post_init__" in called or ("__init__" in called and is_declared):
         return
     raise FieldError(
-        f"{type_name(cls)}.__init__",
+        f"{type_name(info.cls)}.__init__",
         f"the class declares parts, such as {part!r}, and has its own __init__, which does not make them",
         why="the constructor that @dx.dataclass generates makes the parts",
         fix="def __post_init__(self): ...        # in place of __init__: fields and parts exist when it runs\n"
@@ -255,24 +270,31 @@ def _check_own_init(cls: Any, own: Mapping[str, Expression]) -> None:
     )
 
 
-def _check_fields(cls: Any) -> None:
-    own = own_annotations(cls)
-    _check_rngs(cls, own)
-    for field in dataclasses.fields(cls):
-        if field.name not in own:
+def _check_fields(info: ClassInfo, specifiers: Mapping[str, Specifier | None]) -> None:
+    """Checks the fields in the body of a class, once the standard knows them."""
+    cls: Any = info.cls
+    fields: dict[str, Any] = cls.__dataclass_fields__
+    if RNGS in info.annotations:
+        _check_rngs(cls, fields[RNGS])
+    for name in info.annotations:
+        if name not in fields or fields[name]._field_type is not FIELD:  # KW_ONLY, an InitVar or a ClassVar
             continue
-        _check_name(cls, field.name)
-        recipe = recipe_of(field)
-        if isinstance(recipe, VariableRecipe):
-            check_variable(cls, field.name, recipe, field.type, cls.__dataclass_fields__)
+        if name in info.reserved:
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"a field named {name!r} hides a method of its base class",
+                fix=f"{name}_: ...",
+            )
+        specifier = specifiers.get(name)
+        if specifier is not None and isinstance(specifier.recipe, VariableRecipe):
+            check_variable(cls, name, specifier.recipe, fields[name].type, fields)
 
 
-def _check_rngs(cls: Any, own: Mapping[str, Any]) -> None:
+def _check_rngs(cls: type, field: dataclasses.Field[Any]) -> None:
     """Refuses `rngs` in a class whose bases imply it, and positional streams if those of a base are keyword-only."""
-    field = cls.__dataclass_fields__.get(RNGS)
-    if RNGS in own and any(getattr(base, "_pytree__implies_rngs", False) for base in cls.__mro__[1:]):
+    if any(getattr(base, "_pytree__implies_rngs", False) for base in cls.__mro__[1:]):
         _check_rngs_of_layer(cls, field)
-    if RNGS not in own or not is_init_var(field) or field.kw_only:
+    if not is_init_var(field) or field.kw_only:
         return
     for base in cls.__mro__[1:]:
         inherited = base.__dict__.get("__dataclass_fields__", {}).get(RNGS)
@@ -301,15 +323,6 @@ def _check_rngs_of_layer(cls: type, field: dataclasses.Field[Any]) -> None:
             "this field would be the first positional argument",
             why="it takes the place of the keyword of the base",
             fix=f"{RNGS}: dx.Rngs | None = dx.field(default=None, kw_only=True)",
-        )
-
-
-def _check_name(cls: type[Pytree], name: str) -> None:
-    if name in cls._pytree__reserved:
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            f"a field named {name!r} hides a method of its base class",
-            fix=f"{name}_: ...",
         )
 
 

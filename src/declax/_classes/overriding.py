@@ -8,30 +8,33 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from declax._fields.annotations import AnnotationScope, own_annotations
-from declax._fields.class_info import MAKER_KEY, UNDECLARED
+from declax._fields.class_info import ClassInfo
 from declax._fields.expressions import Expression
+from declax._fields.specifiers import CLASS_VAR
+from declax._typing import INFO_KEY
 
 
-def expressions_of(cls: type, own: Mapping[str, Expression]) -> dict[str, tuple[Expression, ...]]:
-    """The expressions of a class by name, in the order of evaluation, each followed by those that it overrides.
-
-    Its own body binds `own`.
-    """
+def inherited_expressions(cls: type) -> dict[str, tuple[Expression, ...]]:
+    """The expressions of the bases by name, in the order of evaluation, each followed by those that it overrides."""
     found: dict[str, tuple[Expression, ...]] = {}
-    for base in reversed(cls.__mro__):
-        bound: Mapping[str, Expression] = own if base is cls else base.__dict__.get(MAKER_KEY, UNDECLARED).own
-        for name, expression in bound.items():
-            found[name] = (expression, *found.get(name, ()))
+    for base in reversed(cls.__mro__[1:]):
+        info: ClassInfo | None = base.__dict__.get(INFO_KEY)
+        if info is not None and info.is_declared:
+            override(found, info.maker.own)
     return found
+
+
+def override(known: dict[str, tuple[Expression, ...]], own: Mapping[str, Expression]) -> None:
+    """Puts the expressions of a nearer class in front of those of its bases."""
+    for name, expression in own.items():
+        known[name] = (expression, *known.get(name, ()))
 
 
 def inherited(cls: type, name: str) -> tuple[type, dataclasses.Field[Any]] | None:
     """The nearest base that declares a field of a name, with the field."""
     for base in cls.__mro__[1:]:
         field: Any = base.__dict__.get("__dataclass_fields__", {}).get(name)
-        if field is None or name not in own_annotations(base):
-            continue
-        if field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+        if field is not None and field._field_type is not CLASS_VAR and name in own_annotations(base):
             return base, field
     return None
 
@@ -47,27 +50,28 @@ def inherited_annotation(cls: type, name: str) -> object:
 _OPTIONS: Final = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
 
 
-def take_fields(cls: Any, known: Collection[str]) -> list[str]:
+def take_fields(info: ClassInfo, known: Collection[str]) -> list[str]:
     """Redeclares the inherited fields that the standard's decorator would take otherwise; returns their names.
 
     An annotation without a value keeps the inherited declaration, of which the class shows no default. Of several
     bases, the standard prefers all fields of the nearer one, also those that this inherits.
     """
-    annotations = own_annotations(cls)
-    taken = []
-    for name in annotations:
+    cls, taken = info.cls, []
+    for name in info.annotations:
         nearest = inherited(cls, name) if name in known and name not in cls.__dict__ else None
         if nearest is not None:
             setattr(cls, name, dataclasses.field(**{option: getattr(nearest[1], option) for option in _OPTIONS}))
             taken.append(name)
-    if sum(hasattr(base, "__dataclass_fields__") for base in cls.__bases__) < 2:
+    if len(cls.__bases__) < 2 or sum(hasattr(base, "__dataclass_fields__") for base in cls.__bases__) < 2:
         return taken
     mro = reversed(cls.__mro__[1:])
     by_standard = {name: f for base in mro for name, f in getattr(base, "__dataclass_fields__", {}).items()}
+    added: dict[str, Any] = {}
     for name, field in by_standard.items():
-        nearest = None if name in annotations or name in cls.__dict__ else inherited(cls, name)
+        nearest = None if name in info.annotations or name in cls.__dict__ else inherited(cls, name)
         if nearest is not None and nearest[1] is not field:
-            cls.__annotations__[name] = inherited_annotation(cls, name)
+            added[name] = inherited_annotation(cls, name)
             setattr(cls, name, copy.copy(nearest[1]))
-            taken.append(name)
-    return taken
+    if added:
+        info.annotate({**info.annotations, **added})
+    return [*taken, *added]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import ArgumentChecks, PartCheck
-from declax._classes.parts import FIX_OF_SHARED, SELF, Part, is_shared, makes_data, may_make_data
+from declax._classes.parts import FIX_OF_SHARED, MAY_BE_SHARED, SELF, Part, is_shared, makes_data, may_make_data
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
@@ -142,6 +142,8 @@ class PartsFunction:
 
     def _take_names(self, part: Part, write: Callable[[Any], str]) -> dict[int, str]:
         """Removes and returns the names of the expressions that a part overrides, which it evaluates in its place."""
+        if len(self._known[part.name]) == 1:
+            return {}
         old = f"self.{part.name}"
         overridden = [e for e in self._known[part.name][1:] if e is not part.expression]
         overridden = [e for e in overridden if self._names.get(id(e)) == old]
@@ -155,6 +157,8 @@ class PartsFunction:
         """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
         is_declared = isinstance(part.recipe, PartRecipe) and part.expression._pytree__name is not None  # no override
         for value in contents.constants:
+            if not isinstance(value, MAY_BE_SHARED):
+                continue
             refuse_partial(value, f"{type_name(self._cls)}.{part.name}")
             if is_declared and is_shared(value):
                 raise FieldError(

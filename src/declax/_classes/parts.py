@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Final, NamedTuple
 
 from declax._classes.declared_variables import VariableMaker
@@ -14,13 +15,8 @@ from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
 from declax._fields.refusals import variable_line
 from declax._fields.sources import argument_text, text_of
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
-from declax._tree.statuses import PLAIN, data_within
+from declax._tree.statuses import data_within
 from declax._variables.variable import Variable
-
-
-def is_init_var(field: dataclasses.Field[Any]) -> bool:
-    """Whether an entry of ``__dataclass_fields__`` is an InitVar."""
-    return field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # the standard offers no public way
 
 
 def recipe_of(field: dataclasses.Field[Any]) -> Recipe | None:
@@ -116,9 +112,13 @@ def fix_of_shared(name: str, value: object) -> str:
     return variable_line(name, type(value), shape, "zeros")
 
 
+MAY_BE_SHARED: Final = (Pytree, Variable, list, tuple, dict, functools.partial)
+"""The classes of values of which all instances may share what is in them: others need no look."""
+
+
 def is_shared(value: object) -> bool:
     """Whether a value that is made once for all instances of a class is, or holds, Pytrees or Variables."""
-    if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, list, tuple, dict)):
+    if not isinstance(value, (Pytree, Variable, list, tuple, dict)):
         return False
     objects = (item for item in data_within(value) if isinstance(item, (Pytree, Variable)))
     return not all(info_of(item).is_frozen for item in objects)

@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, get_origin
 
 import jax
@@ -23,15 +23,23 @@ import numpy as np
 from declax import _jax
 from declax._classes.assignment import check_assignment
 from declax._fields import snapshots
-from declax._fields.annotations import LOCALS_KEY, add_data_type, local_names, own_annotations
+from declax._fields.annotations import add_data_type, names_around, own_annotations
 from declax._fields.call import CONTAINERS as LITERALS
 from declax._fields.call import call_of, has_expression
-from declax._fields.class_body import BODY_KEY, ClassBody, collect
-from declax._fields.class_info import MAKER_KEY, NOT_PREPARED, UNDECLARED, ClassInfo, maker_of, own_info
+from declax._fields.class_body import ClassBody, collect
+from declax._fields.class_info import UNDECLARED, ClassInfo, info_of, maker_of, own_info
 from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS
-from declax._fields.specifiers import FieldSpec, Status, Tagged, VariableRecipe, make_fields_portable, specifier_of
-from declax._fields.table import read_specs, take_marks
+from declax._fields.specifiers import (
+    FIELD,
+    INIT_VAR,
+    Status,
+    Tagged,
+    VariableRecipe,
+    make_fields_portable,
+    specifier_of,
+)
+from declax._fields.table import fields_of, read_fields, take_marks
 from declax._tree import epoch, rendering
 from declax._tree.attributes import (
     admit,
@@ -48,7 +56,7 @@ from declax._tree.statuses import CONTAINERS, PLAIN, data_within
 from declax._tree.statuses import has_data as has_data
 from declax._tree.statuses import is_data as is_data
 from declax._tree.statuses import register_data_type as register_data_type
-from declax._typing import MISSING, RECORD_KEY
+from declax._typing import INFO_KEY, MISSING, RECORD_KEY
 from declax._variables.policy import DtypeDefault
 from declax._variables.variable import Variable
 from declax.errors import ConstructionError, FieldError, StatusError, describe, suggest, type_name
@@ -81,9 +89,9 @@ class PytreeMeta(_ProtocolMeta):
             kwargs.get(RNGS) is None and OPEN_BODIES.codes and OPEN_BODIES.defer(cls, args, sys._getframe(1))
         ):
             return defer_call(cls, args, kwargs)
-        info = cls._pytree__info  # type: ignore[attr-defined]  # set on Pytree
-        if info.cls is not cls or not info.is_complete:
-            prepare(cls)  # type: ignore[arg-type]  # classes of this metaclass are Pytrees
+        info: ClassInfo = cls._pytree__info  # type: ignore[attr-defined]  # `__new__` sets it
+        if not info.is_complete:
+            prepare(info)
         trace_token = _jax.trace_state.value
         try:
             if trace_token is _jax.TOP:
@@ -108,18 +116,18 @@ class PytreeMeta(_ProtocolMeta):
 
         def __getattr__(cls, name: str) -> Any:  # noqa: N805  # of a metaclass
             """The expression of a field, for the bodies of subclasses."""
-            if not name.startswith("_pytree__") and name in cls._pytree__maker.expressions:
+            known = {} if name.startswith("__") else cls._pytree__info.maker.expressions
+            if name in known:
                 used_up = class_attribute(cls, name)  # an InitVar: its descriptor raises once more
-                return cls._pytree__maker.expressions[name][0] if used_up is None else used_up.__get__(None, cls)
+                return known[name][0] if used_up is None else used_up.__get__(None, cls)
             text = f"type object {cls.__name__!r} has no attribute {name!r}"
             if not name.startswith("__") and name in getattr(cls, "__dataclass_fields__", {}):
                 text += f": only fields with a specifier have an expression. Declare it as `{name}: ... = dx.field()`"
             raise AttributeError(text, name=name, obj=cls)
 
         def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> Any:
-            if isinstance(namespace, ClassBody):
-                namespace.close()
-            return ABCMeta.__new__(mcs, name, bases, namespace, **kwargs)
+            info = ClassInfo(namespace.close() if isinstance(namespace, ClassBody) else None)
+            return ABCMeta.__new__(mcs, name, bases, {**namespace, INFO_KEY: info}, **kwargs)
 
         # What a Protocol does at these is not for classes that only implement one.
         __init__ = type.__init__
@@ -135,10 +143,15 @@ class PytreeMeta(_ProtocolMeta):
             return inspect.Signature()
         signature = inspect.signature(maker)
         fields = getattr(cls, "__dataclass_fields__", {})
-        parameters = [_without_policy(parameter, fields) for parameter in signature.parameters.values()]
-        if cls._pytree__implies_rngs:
-            parameters.sort(key=lambda p: (p.kind, p.name == RNGS))  # a field of the base, and shown last
-        return signature.replace(parameters=parameters[1:])
+        parameters = dict(signature.parameters)
+        del parameters[next(iter(parameters))]
+        for name, field in fields.items():
+            if isinstance(field.default_factory, DtypeDefault) and name in parameters:  # a dtype without a policy
+                parameters[name] = parameters[name].replace(default=field.default_factory.usual)
+        ordered = list(parameters.values())
+        if cls._pytree__implies_rngs and ordered[-1].name != RNGS:
+            ordered.sort(key=lambda p: (p.kind, p.name == RNGS))  # a field of the base, and shown last
+        return signature.replace(parameters=ordered)
 
 
 def _has_expression(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -150,12 +163,6 @@ def _has_expression(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         if isinstance(value, Expression) or (value.__class__ in LITERALS and has_expression(value)):
             return True
     return False
-
-
-def _without_policy(parameter: inspect.Parameter, fields: Mapping[str, dataclasses.Field[Any]]) -> inspect.Parameter:
-    """A parameter whose default is the dtype without a policy."""
-    factory = fields[parameter.name].default_factory if parameter.name in fields else None
-    return parameter.replace(default=factory.usual) if isinstance(factory, DtypeDefault) else parameter
 
 
 def _construct_in_trace(cls: Any, trace_token: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -191,21 +198,19 @@ class Pytree(metaclass=PytreeMeta):
     """
 
     _pytree__is_pytree: ClassVar[bool] = True
-    _pytree__info: ClassVar[ClassInfo] = NOT_PREPARED
+    _pytree__info: ClassVar[ClassInfo]
     _pytree__layout: ClassVar[Layout]  # of instances that have none in their `__dict__`
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
-    _pytree__reserved: ClassVar[frozenset[str]] = frozenset()
-    _pytree__maker: ClassVar[Any] = UNDECLARED
-    _pytree__entry: ClassVar[Callable[..., None] | None] = None
     __annotations__.clear()  # `typing.get_type_hints` of a model shows its fields
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if pytree is not None:
             cls._pytree__is_pytree = pytree
-        collect(cls, own_annotations(cls))
+        info = cls._pytree__info
+        collect(info)
         epoch.advance()  # reloading a module may give its new classes to existing objects, past `__setattr__`
         if cls.__dict__.get("__slots__"):
             raise FieldError(
@@ -214,12 +219,11 @@ class Pytree(metaclass=PytreeMeta):
                 why="attributes in slots are not part of the tree",
                 fix="leave __slots__ out",
             )
-        if "<locals>" in cls.__qualname__ and (names := local_names(cls)):
-            setattr(cls, LOCALS_KEY, names)
+        if "<locals>" in cls.__qualname__:
+            info.names_around = names_around(cls, info.annotations)
         if cls.__module__.startswith("declax."):
-            fields = own_annotations(cls)
-            own = {n for n, v in vars(cls).items() if not n.startswith("_") and n not in fields and is_behaviour(v)}
-            cls._pytree__reserved = cls._pytree__reserved | own
+            names = [name for name in vars(cls) if not name.startswith("_") and name not in info.annotations]
+            info.reserved |= {name for name in names if is_behaviour(cls.__dict__[name])}
 
     # --- attributes (checkers take `__dict__` for that of the class, so self is Any)
 
@@ -230,7 +234,7 @@ class Pytree(metaclass=PytreeMeta):
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
         status, kind = layout.unguarded.get(name), value.__class__
         if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in layout.looked_into:
-            if status is None and self._pytree__maker.names:
+            if status is None and self._pytree__info.maker.names:
                 check_assignment(self, name, value, layout)
             if kind in ARRAY_CLASSES and name in layout.variables:
                 raise not_a_variable(self, name, value)
@@ -282,8 +286,8 @@ class Pytree(metaclass=PytreeMeta):
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
         cls = type(self)
-        if not own_info(cls).is_complete:
-            prepare(cls)
+        if not cls._pytree__info.is_complete:
+            prepare(cls._pytree__info)
         attributes = self.__dict__
         attributes.update(state)
         if RECORD_KEY in attributes:
@@ -401,37 +405,52 @@ def delete_attribute(node: Any, name: str) -> None:
 _preparing = threading.RLock()
 
 
-def prepare(cls: type[Pytree]) -> None:
-    """Reads the declarations of a class and registers it with JAX, once.
+def prepare(info: ClassInfo) -> None:
+    """Reads the declarations of a class, and registers it with JAX, once.
 
     A class whose annotations have undefined names is read again at its next construction.
     """
     with _preparing:
-        for base in cls.__mro__:
-            if BODY_KEY in base.__dict__ and (name := take_marks(base)) is not None:
-                raise _not_decorated(base, name)
-        _check_undecorated(cls)
-        specs, is_complete = read_specs(cls)
-        is_first = not own_info(cls).is_registered
-        declared = dataclasses.is_dataclass(cls)
-        if declared:
-            make_fields_portable(cls)
-            _ensure_members_are_made(cls, specs)
-        variables = frozenset(n for n, spec in specs.items() if declared and _is_variable(spec))
-        is_frozen = declared and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of dataclasses
-        cls._pytree__info = info = ClassInfo(cls, specs, variables, is_frozen)
-        if is_first:
-            cls._pytree__layout = _first_layout(cls, specs)
+        if not (info.is_declared or info.is_registered):
+            info.inherit()  # a base may have been decorated since the class was made
+        read(info)
+        if not info.is_declared:
+            _ensure_members_are_made(info)
+        register(info)
+
+
+def read(info: ClassInfo) -> None:
+    """Reads the fields of a class; that of a decorated class before its `Maker` is made."""
+    cls: Any = info.cls
+    for base in cls.__mro__:
+        known: ClassInfo | None = base.__dict__.get(INFO_KEY)
+        if known is not None and known.body is not None and (name := take_marks(known)) is not None:
+            raise _not_decorated(base, name)
+    _check_undecorated(cls)
+    info.specs, info.lacks_names = read_fields(info)
+    if not hasattr(cls, "__dataclass_fields__"):
+        return
+    info.init_vars = tuple(fields_of(cls, INIT_VAR))
+    make_fields_portable(cls)
+    variables = []
+    for name, spec in info.specs.items():
+        kind = get_origin(spec.annotation) or spec.annotation
+        if isinstance(spec.recipe, VariableRecipe) or (isinstance(kind, type) and issubclass(kind, Variable)):
+            variables.append(name)
+    info.variables, info.is_frozen = frozenset(variables), cls.__dataclass_params__.frozen
+
+
+def register(info: ClassInfo) -> None:
+    """Gives a class that was read the layout of its instances, and registers it with JAX."""
+    cls: Any = info.cls
+    with _preparing:
+        if not info.is_registered:
+            cls._pytree__layout = _first_layout(info)
             if cls._pytree__is_pytree and cls not in _registered:
                 _register(cls)
                 _registered.add(cls)
-        info.is_registered, info.is_complete = True, is_complete or not is_first
-
-
-def _is_variable(spec: FieldSpec) -> bool:
-    """Whether a field of a dataclass is a Variable: it has a recipe for one, or the annotation of one."""
-    cls = get_origin(spec.annotation) or spec.annotation
-    return isinstance(spec.recipe, VariableRecipe) or (isinstance(cls, type) and issubclass(cls, Variable))
+        info.is_complete = info.is_registered or not info.lacks_names
+        info.is_registered = True
 
 
 _registered = weakref.WeakSet[type]()
@@ -439,38 +458,46 @@ _registered = weakref.WeakSet[type]()
 cannot tell."""
 
 
-def _first_layout(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> Layout:
+def _first_layout(info: ClassInfo) -> Layout:
     """The closed layout of a dataclass whose annotations decide all, or an empty one."""
-    if not (cls._pytree__is_pytree and dataclasses.is_dataclass(cls)):
+    cls: Any = info.cls
+    if not (cls._pytree__is_pytree and hasattr(cls, "__dataclass_fields__")):
         return Layout.of(cls, {})
-    kept = [f.name for f in dataclasses.fields(cls) if not is_data_descriptor(cls, f.name)]
-    statuses = {name: specs[name].status for name in kept}
-    decided: dict[Name, Status] = {name: status for name, status in statuses.items() if status is not None}
-    is_closed = len(decided) == len(statuses)
-    return Layout.of(cls, decided if is_closed else {}, is_closed=is_closed)
+    statuses: dict[Name, Status] = {}
+    for name in fields_of(cls, FIELD):
+        if is_data_descriptor(cls, name):
+            continue
+        status = info.specs[name].status
+        if status is None:
+            return Layout.of(cls, {})
+        statuses[name] = status
+    return Layout.of(cls, statuses, is_closed=True)
 
 
-def _ensure_members_are_made(cls: type[Pytree], specs: Mapping[str, FieldSpec]) -> None:
-    """Makes `__post_init__` create the parts and check fields, also in a subclass."""
-    declared = [name for name, spec in specs.items() if spec.recipe is not None or "check" in spec.notes]
+def _ensure_members_are_made(info: ClassInfo) -> None:
+    """Makes `__post_init__` create the parts and check fields, in a subclass that the decorator has not seen."""
+    cls: Any = info.cls
+    if not hasattr(cls, "__dataclass_fields__"):
+        return
+    declared = [name for name, spec in info.specs.items() if spec.recipe is not None or "check" in spec.notes]
     constructed = next(base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__)
-    others = (base for base in cls.__mro__ if base not in constructed.__mro__)
-    unmade = next((name for base in others for name in base.__dict__.get(MAKER_KEY, UNDECLARED).own), None)
+    others = (own_info(base) for base in cls.__mro__ if base not in constructed.__mro__)
+    unmade = next((name for other in others if other.is_declared for name in other.maker.own), None)
     if unmade is not None:
         raise _not_decorated(cls, unmade)
-    if not (declared or cls._pytree__implies_rngs) or MAKER_KEY in cls.__dict__:
+    if not (declared or cls._pytree__implies_rngs):
         return
-    if cls._pytree__maker is UNDECLARED or "__dataclass_fields__" in cls.__dict__:
+    if info.maker is UNDECLARED or "__dataclass_fields__" in cls.__dict__:
         raise _not_decorated(cls, next(iter(declared), RNGS))
-    if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # type: ignore[attr-defined]  # that of the decorated base, at least
-        cls._pytree__maker.wrap_post_init(cls)
+    if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # that of the decorated base, at least
+        info.maker.wrap_post_init(info)
 
 
 def _check_undecorated(cls: type[Pytree]) -> None:
     """Refuses layers and Variables as class attributes of a subclass that uses the constructor of a declared base."""
     for base in cls.__mro__:
         entries = base.__dict__
-        if not maker_of(base).expressions or not entries.keys().isdisjoint(_CONSTRUCTED):
+        if not entries.keys().isdisjoint(_CONSTRUCTED) or not maker_of(base).expressions:
             continue
         constants = {name for name, annotation in own_annotations(base).items() if "ClassVar" in str(annotation)}
         for name, value in entries.items():
@@ -494,7 +521,7 @@ def _is_trained(value: object) -> bool:
     if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, *CONTAINERS)):
         return False
     found = [item for item in data_within(value) if isinstance(item, (Pytree, Variable))]
-    return any(not getattr(item, "_pytree__is_frozen", False) and jax.tree.leaves(item) for item in found)
+    return any(not info_of(item).is_frozen and jax.tree.leaves(item) for item in found)
 
 
 def _not_decorated(cls: type, name: str) -> FieldError:
@@ -522,8 +549,8 @@ def _unflatten_open(statics: Any, children: Any) -> Any:
 def refresh_layout(node: Any) -> Layout:
     """As `fit_layout`, for an instance that was changed past ``__setattr__``; returns its layout."""
     cls = type(node)
-    if own_info(cls) is NOT_PREPARED:
-        prepare(cls)
+    if not cls._pytree__info.is_registered:
+        prepare(cls._pytree__info)
     before = layout_of(node)
     if before.cls is not cls:  # the instance was given another class
         set_layout(node, Layout.of(cls, before.statuses))
@@ -691,9 +718,9 @@ def _sibling(cls: Any, name: str) -> str:
     """A note of a part that is declared as the part of a name is, but with an annotation."""
 
     def function(part: str) -> object:
-        return getattr(call_of(cls._pytree__maker.expressions[part][0]), "target", None)
+        return getattr(call_of(parts[part][0]), "target", None)
 
-    parts: Iterable[str] = cls._pytree__maker.expressions
+    parts: Mapping[str, Any] = maker_of(cls).expressions
     arguments = (part for part in parts if part in cls.__dataclass_fields__ and cls.__dataclass_fields__[part].init)
     made = function(name) if name in parts else None
     other = next((part for part in arguments if made is not None and function(part) is made), None)

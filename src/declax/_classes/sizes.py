@@ -166,8 +166,16 @@ def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
         call = call_of(value)
         if target_of(value) is repeated:
             yield "the length of the list", next(iter(operands_of(value)))
-        elif call is not None and not all(_quotient_in(argument) is None for argument in _arguments(call)):
+        elif call is not None and _has_quotient(call):
             yield from _integer_arguments(call)
+
+
+def _has_quotient(call: Call) -> bool:
+    for argument in _arguments(call):
+        is_computed = isinstance(argument, Expression) and not isinstance(argument, Declaration)
+        if is_computed and _quotient_in(argument) is not None:
+            return True
+    return False
 
 
 def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 from declax._classes.pytree import Pytree, layout_of, prepare
-from declax._fields.class_info import own_info
 from declax._tree.layout import Layout
 from declax.errors import FieldError, describe
 
@@ -33,9 +32,10 @@ def source_of(target: type[Pytree] | Pytree, /) -> str:
     cls: Any = target if isinstance(target, type) else type(target)
     if not (issubclass(cls, Pytree) and cls._pytree__is_pytree):
         raise FieldError("source_of", "only Pytrees have generated code", got=describe(target))
-    if not own_info(cls).is_complete:
-        prepare(cls)
-    maker = cls._pytree__maker
+    info = cls._pytree__info
+    if not info.is_complete:
+        prepare(info)
+    maker = info.maker
     sources = [maker.source] if maker.source else []
     layout: Layout = layout_of(target) if isinstance(target, Pytree) else cls._pytree__layout
     if isinstance(target, Pytree) or layout.is_closed:

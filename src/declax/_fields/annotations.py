@@ -24,6 +24,7 @@ from jax.core import Tracer
 
 from declax._fields.sources import class_text
 from declax._fields.specifiers import Status
+from declax._typing import INFO_KEY
 
 _DATA_TYPES: set[type] = {jax.Array, Tracer, np.ndarray, jax.ShapeDtypeStruct, jax.Ref}
 
@@ -48,7 +49,6 @@ is_data_class: collections.abc.Callable[[type], bool] = _is_data_class
 """Whether instances of a class are data by themselves."""
 
 
-LOCALS_KEY = "_pytree__locals"
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -61,20 +61,22 @@ def own_annotations(cls: type) -> dict[str, Any]:
     return found
 
 
-def local_names(cls: type) -> dict[str, object]:
+def names_around(cls: type, annotations: Mapping[str, Any]) -> dict[str, object]:
     """The names that the annotations of a class use as text and the functions around it define.
 
     Must run while the functions do: at the creation of the class.
     """
-    texts = (a if isinstance(a, str) else repr(a) for a in own_annotations(cls).values() if not isinstance(a, type))
-    wanted = {word for text in texts for word in _WORD.findall(text)}
+    wanted = set[str]()
+    for annotation in annotations.values():
+        if not isinstance(annotation, type):
+            wanted.update(_WORD.findall(annotation if isinstance(annotation, str) else repr(annotation)))
     found: dict[str, object] = {}
     frame = sys._getframe(1) if wanted else None
     while frame is not None:
         around = f"{frame.f_code.co_qualname}.<locals>."
         if cls.__qualname__.startswith(around) and frame.f_globals.get("__name__") == cls.__module__:
             names = frame.f_locals
-            found = {**{word: names[word] for word in wanted if word in names}, **found}
+            found = {**{word: names[word] for word in wanted & names.keys()}, **found}
         frame = frame.f_back
     return found
 
@@ -126,7 +128,7 @@ class AnnotationScope(dict[str, object]):
 
     def __init__(self, cls: type, around: AnnotationScope | None = None) -> None:
         super().__init__({cls.__name__: cls})
-        parameters: object = getattr(cls, "__type_params__", ())
+        parameters = vars(cls).get("__type_params__", ())
         for parameter in parameters if isinstance(parameters, tuple) else ():  # `type` has a descriptor
             self[parameter.__name__] = parameter
         self.owner = cls
@@ -140,7 +142,8 @@ class AnnotationScope(dict[str, object]):
 
     def __missing__(self, name: str) -> object:
         cls = self.owner
-        for names in (vars(cls), vars(cls).get(LOCALS_KEY, {}), self._module, vars(builtins)):
+        info = vars(cls).get(INFO_KEY)  # a `ClassInfo`
+        for names in (vars(cls), {} if info is None else info.names_around, self._module, vars(builtins)):
             if name in names:
                 found: object = names[name]
                 return found

@@ -10,22 +10,20 @@ import builtins
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults
 from declax._fields.call import CONTAINERS, Environment, entries, evaluate, has_expression, rebuilt
+from declax._fields.class_info import ClassInfo
 from declax._fields.expressions import Declaration, Expression, Literal, Reference, is_constant
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
 from declax._fields.sources import text_of
+from declax._fields.specifiers import CLASS_VAR
 from declax.errors import FieldError, MissingRngsError, describe, type_name
-
-BODY_KEY: Final = "_pytree__body"
-"""The entry of a class for its `BodyNames`, until the class is decorated."""
-
 
 RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
 
@@ -132,20 +130,20 @@ class ClassBody(dict[str, Any]):
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
-            value = body.bind(name, value)
-            if BODY_KEY not in self:
+            if not body.bound:
                 body.faults = body_faults(sys._getframe(1).f_code)
-                super().__setitem__(BODY_KEY, body)
+            value = body.bind(name, value)
             if name in body.faults.read_inside:
                 raise self._read_inside(name, body.faults.read_inside[name])
         if read and not name.startswith("__"):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
 
-    def close(self) -> None:
-        """Ends the body: its class is made."""
+    def close(self) -> BodyNames | None:
+        """Ends the body, whose class is made; what it recorded, if it bound expressions."""
         if self._code is not None:
             OPEN_BODIES.close(self._code)
+        return self._body if self._body.bound else None
 
     def note(self, default: PlainDefault) -> None:
         """Notes that the running statement reads the default of a field of another class."""
@@ -262,30 +260,29 @@ def base_with(name: str, bases: Iterable[type]) -> type | None:
     """The first of the bases, which are those of an MRO, that has a field of a name."""
     for base in bases:
         field = base.__dict__.get("__dataclass_fields__", {}).get(name)
-        if field is not None and field._field_type is not dataclasses._FIELD_CLASSVAR:  # type: ignore[attr-defined]  # the standard offers no public way
+        if field is not None and field._field_type is not CLASS_VAR:
             return base
     return None
 
 
-def collect(cls: Any, annotations: Collection[str]) -> None:
+def collect(info: ClassInfo) -> None:
     """Puts standard fields into the place of the declarations of a new class.
 
     A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
     """
+    cls = info.cls
     for value in vars(cls).values():
         function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
         if function.__class__ is FunctionType and (function.__defaults__ or function.__kwdefaults__):
             _make_defaults(function)
-    body: BodyNames | None = cls.__dict__.get(BODY_KEY)
-    _check_hidden(cls, annotations if body is None else [*annotations, *body.bound])
+    body = info.body
+    _check_hidden(info)
     if body is None:
         body = BodyNames()
         for name, value in list(vars(cls).items()):
             if has_expression(value):
                 body.bind(name, value)
-        if not body.bound:
-            return
-        setattr(cls, BODY_KEY, body)
+    info.body = body if body.bound else None
     for name, value in body.bound.items():
         if isinstance(value, Declaration) and value._pytree__name == name:
             setattr(cls, name, value._pytree__field)
@@ -308,10 +305,11 @@ def _made_at_once(value: Any) -> Any:
     return value
 
 
-def _check_hidden(cls: Any, declared: Collection[str]) -> None:
+def _check_hidden(info: ClassInfo) -> None:
     """Refuses a plain value under the name of an inherited field or part, which instances would not see."""
-    namespace = cls.__dict__
-    for name in cls._pytree__maker.expressions.keys() & namespace.keys() - set(declared):
+    cls, namespace = info.cls, info.cls.__dict__
+    declared = {*info.annotations, *(() if info.body is None else info.body.bound)}
+    for name in (info.maker.expressions.keys() & namespace.keys()) - declared:
         value = namespace[name]
         is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
         is_read_only = isinstance(value, property) and value.fset is None

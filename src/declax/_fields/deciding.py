@@ -10,7 +10,7 @@ import numbers
 import pathlib
 import types
 import uuid
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, ForwardRef, NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,8 @@ _MAX_OPENED: Final = 50
 
 def decide(annotation: Any, scope: AnnotationScope) -> Decision:
     """The status that an annotation gives its field."""
-    annotation = scope.resolve(annotation)
+    if isinstance(annotation, (str, ForwardRef)):
+        annotation = scope.resolve(annotation)
     if annotation.__class__ is type:  # most are plain classes
         return _by_class[annotation]
     if isinstance(annotation, type) and is_data_class(annotation):

@@ -86,7 +86,7 @@ class OpenBodies(threading.local):
         parameter = None if code is None else rngs_parameter(cls)
         if parameter is None or parameter.is_given(args, ()):
             return False
-        return parameter.is_required or cls._pytree__maker.draws or self.codes[id(code)]
+        return parameter.is_required or cls._pytree__info.maker.draws or self.codes[id(code)]
 
 
 OPEN_BODIES: Final = OpenBodies()

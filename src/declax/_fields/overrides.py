@@ -154,7 +154,7 @@ def _refuse(part: DeclaredPart, flag: object, names: Iterable[str]) -> NoReturn:
 
 def part_at(owner: Any, steps: tuple[str | int, ...]) -> Any:
     """The declared part of a class at some steps, for copies in other processes."""
-    found: Any = with_parts(owner, steps[:1], owner._pytree__maker.expressions[steps[0]][0])
+    found: Any = with_parts(owner, steps[:1], owner._pytree__info.maker.expressions[steps[0]][0])
     for step in steps[1:]:
         held: Any = found.given if isinstance(found, DeclaredPart) else found
         found = held[step]

@@ -263,10 +263,14 @@ class PortableField(dataclasses.Field[Any]):
 
 
 _KIND: Final = "_field_type"
-_KINDS: Final = {
-    mark.name: mark
-    for mark in (dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR)  # type: ignore[attr-defined]  # the standard has no public name for them
-}
+FIELD, INIT_VAR, CLASS_VAR = _MARKS = dataclasses._FIELD, dataclasses._FIELD_INITVAR, dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]  # the standard has no public name for them
+_KINDS: Final = {mark.name: mark for mark in _MARKS}
+"""The kinds of the entries of ``__dataclass_fields__``."""
+
+
+def is_init_var(field: Any) -> bool:
+    """Whether an entry of ``__dataclass_fields__`` is an InitVar."""
+    return field._field_type is INIT_VAR
 
 
 def make_fields_portable(cls: type) -> None:
@@ -291,7 +295,8 @@ def is_restricted(notes: Notes) -> bool:
 
 
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
-    notes = _notes(**{name: options.pop(name) for name in _NOTES & options.keys()})
+    given = _NOTES & options.keys()
+    notes = _notes(**{name: options.pop(name) for name in given}) if given else Notes()
     if (choices := notes.get("choices")) is not None:
         notes["choices"] = tuple(choices)
     if options.get("init") is False and is_restricted(notes):

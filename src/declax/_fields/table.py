@@ -6,39 +6,38 @@ An open class declares nothing but statuses: programs annotate ``count: int`` an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.call import Environment, evaluate
-from declax._fields.class_body import BODY_KEY, BodyNames
-from declax._fields.class_info import MAKER_KEY, own_info
+from declax._fields.class_body import BodyNames
+from declax._fields.class_info import ClassInfo, own_info
 from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, is_constant
-from declax._fields.specifiers import FieldSpec, Notes, PartRecipe, Specifier, Status, specifier_of
+from declax._fields.specifiers import FIELD, FieldSpec, PartRecipe, Specifier, Status, specifier_of
+from declax._typing import INFO_KEY
 from declax.errors import MissingRngsError
 
-_MARKS_KEY: Final = "_pytree__marks"
-"""The entry of an open class for the fields of its bare specifiers, by name."""
 
-
-def take_marks(cls: type) -> str | None:
+def take_marks(info: ClassInfo) -> str | None:
     """Turns ``x: T = data()`` of an open class into a mark; the first name that a decorator would have to make."""
-    body: BodyNames = cls.__dict__[BODY_KEY]
+    cls, body = info.cls, info.body
+    if body is None:
+        return None
     if "__dataclass_fields__" in cls.__dict__:
         return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
-    if not any(MAKER_KEY in base.__dict__ and not base.__module__.startswith("declax.") for base in cls.__mro__):
+    if not any(own_info(base).is_declared and not base.__module__.startswith("declax.") for base in cls.__mro__):
         make_shared_calls(cls, body, list(body.bound))
     if not body.bound:
-        delattr(cls, BODY_KEY)
+        info.body = None
         return None
     marks = {name: v._pytree__field for name, v in body.bound.items() if isinstance(v, Declaration) and _is_bare(v)}
     if len(marks) < len(body.bound) or not _has_init_of_its_own(cls):
         return next((name for name in body.bound if name not in marks), next(iter(body.bound)))
     for name in marks:
         delattr(cls, name)
-    setattr(cls, _MARKS_KEY, marks)
-    delattr(cls, BODY_KEY)
+    info.marks, info.body = marks, None
     return None
 
 
@@ -69,39 +68,56 @@ def _has_init_of_its_own(cls: type) -> bool:
     return owner is not object and not is_generated
 
 
-def read_specs(cls: type) -> tuple[dict[str, FieldSpec], bool]:
-    """The specs of all fields that a class declares, and whether all names resolved."""
-    fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-    marks = {n: f for base in reversed(cls.__mro__) for n, f in base.__dict__.get(_MARKS_KEY, {}).items()}
-    owners: dict[str, tuple[type, object, AnnotationScope]] = {}
-    for base in reversed(cls.__mro__):
-        annotations = own_annotations(base) if base is not object else {}
-        if annotations:
-            scope = AnnotationScope(base)
-            is_open = not fields or "__dataclass_fields__" not in base.__dict__
-            owners.update((n, (base, a, scope)) for n, a in annotations.items() if is_open or n in fields)
+def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
+    """The fields that a class declares or inherits, and whether a name in their annotations was not found."""
+    cls = info.cls
+    fields = fields_of(cls, FIELD)
+    annotations, marks = _annotations_of(cls, fields)
+    scopes: dict[type, AnnotationScope] = {}
     specs = {}
-    for name, (base, annotation, scope) in owners.items():
-        if name.startswith("_pytree__"):
-            continue
+    for name, (base, annotation) in annotations.items():
         field = fields.get(name, marks.get(name))
-        spec = _inherited_spec(base, name, field) or _read_spec(name, annotation, field, scope)
-        is_declared = name in fields or name in marks or _is_marked(annotation, scope)
-        if is_declared or spec.status is Status.DATA or spec.is_nested_undecided:
+        spec = None if base is cls or field is None else _inherited_spec(base, name, field)
+        if spec is None:
+            scope = scopes[base] = scopes.get(base) or AnnotationScope(base)
+            spec = _read_spec(name, annotation, field, scope)
+        is_declared = field is not None or spec.status is Status.DATA or spec.is_nested_undecided
+        if is_declared or _is_marked(spec.annotation):
             specs[name] = spec
-    return specs, all(scope.is_complete for _, _, scope in owners.values())
+    return specs, any(not scope.is_complete for scope in scopes.values())
 
 
-def _inherited_spec(base: type, name: str, field: dataclasses.Field[Any] | None) -> FieldSpec | None:
+def fields_of(cls: Any, kind: object) -> dict[str, dataclasses.Field[Any]]:
+    """The entries of ``__dataclass_fields__`` of a kind: `FIELD`, or `INIT_VAR`."""
+    fields: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
+    return {name: field for name, field in fields.items() if field._field_type is kind}
+
+
+def _annotations_of(
+    cls: type, fields: Collection[str]
+) -> tuple[dict[str, tuple[type, object]], dict[str, dataclasses.Field[Any]]]:
+    """The annotation of each name, with the nearest class that writes it, and the marks of open classes."""
+    found: dict[str, tuple[type, object]] = {}
+    marks: dict[str, dataclasses.Field[Any]] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        info: ClassInfo | None = base.__dict__.get(INFO_KEY)
+        is_open = not fields or "__dataclass_fields__" not in base.__dict__
+        for name, annotation in (own_annotations(base) if info is None else info.annotations).items():
+            if (is_open or name in fields) and not name.startswith("_pytree__"):
+                found[name] = base, annotation
+        marks.update({} if info is None else info.marks)
+    return found, marks
+
+
+def _inherited_spec(base: type, name: str, field: dataclasses.Field[Any]) -> FieldSpec | None:
     """The spec of a field that a base has read, whose names were all found."""
     info = own_info(base)
     is_read = info.is_complete and base.__dict__.get("__dataclass_fields__", {}).get(name) is field
-    return info.specs.get(name) if is_read and field is not None else None
+    return info.specs.get(name) if is_read else None
 
 
-def _is_marked(annotation: object, scope: AnnotationScope) -> bool:
-    resolved = scope.resolve(annotation)
-    return any(isinstance(mark, Status) for mark in getattr(resolved, "__metadata__", ()))
+def _is_marked(annotation: object) -> bool:
+    return any(isinstance(mark, Status) for mark in getattr(annotation, "__metadata__", ()))
 
 
 def _read_spec(
@@ -109,18 +125,9 @@ def _read_spec(
 ) -> FieldSpec:
     resolved = scope.resolve(annotation)
     decision = decide(resolved, scope)
-    specifier = specifier_of(field) if field is not None else None
-    status = decision.status
-    if specifier is not None and specifier.status is not None:
-        status = specifier.status
-        if status is Status.STATIC and (decision.status is Status.SNAPSHOT or decision.is_container):
-            status = Status.SNAPSHOT
-    recipe = specifier.recipe if specifier else None
-    return FieldSpec(
-        name,
-        resolved,
-        status,
-        (decision.is_container or isinstance(recipe, PartRecipe)) and status is None,
-        recipe,
-        specifier.notes if specifier else Notes(),
-    )
+    specifier = (None if field is None else specifier_of(field)) or Specifier(None)
+    status = specifier.status or decision.status
+    if specifier.status is Status.STATIC and (decision.status is Status.SNAPSHOT or decision.is_container):
+        status = Status.SNAPSHOT
+    is_nested = decision.is_container or isinstance(specifier.recipe, PartRecipe)
+    return FieldSpec(name, resolved, status, is_nested and status is None, specifier.recipe, specifier.notes)

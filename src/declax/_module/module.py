@@ -243,7 +243,7 @@ class Module(Pytree):
 
 
 # Programs of NNX give these names to attributes: parts that split or update something, and a flag of training.
-Module._pytree__reserved -= {"split", "get_state", "update", "train", "eval"}
+Module._pytree__info.reserved -= {"split", "get_state", "update", "train", "eval"}
 
 
 def iter_modules(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:

@@ -43,7 +43,10 @@ def is_behaviour(value: object) -> bool:
 
 def class_attribute(cls: type, name: str) -> Any:
     """The definition of a name in the body of a class or its bases; None if there is none."""
-    return next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
 
 
 def is_data_descriptor(cls: type, name: str) -> bool:
@@ -57,7 +60,7 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
     if status is None and isinstance(name, str):
         if is_data_descriptor(type(self), name):
             return True, value, layout
-        if name in self._pytree__reserved:
+        if name in info_of(self).reserved:
             raise FieldError(
                 f"{type_name(type(self))}.{name}",
                 f"an attribute named {name!r} hides a method of its base class",

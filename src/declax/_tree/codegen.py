@@ -27,4 +27,4 @@ def compile_functions(
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": "declax._generated", **parameters}
     exec(compile(source, filename, "exec"), namespace)
-    return tuple(namespace[text.removeprefix("def ").partition("(")[0]] for text in functions)
+    return tuple([namespace[text.removeprefix("def ").partition("(")[0]] for text in functions])

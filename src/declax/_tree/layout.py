@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from declax import _jax
-from declax._fields.class_info import info_of, maker_of
+from declax._fields.class_info import info_of
 from declax._fields.expressions import Declaration
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import freeze, thaw
@@ -89,10 +89,14 @@ class Layout(Shared):
     @staticmethod
     def of(owner: type, statuses: Mapping[Name, Status], *, is_closed: bool = False) -> Layout:
         """The layout of a class with these statuses; always the same object."""
-        if any(name.__class__ is not str and name.__class__ is not int for name in statuses):
-            statuses = {_exact(name): status for name, status in statuses.items()}
-        numbers = sorted([name for name in statuses if isinstance(name, int)])
-        names: list[Name] = [*numbers, *sorted([name for name in statuses if isinstance(name, str)])]
+        texts: list[str] = []
+        numbers: list[int] = []
+        for name in statuses:
+            if isinstance(name, int):
+                numbers.append(name)
+            else:
+                texts.append(name if name.__class__ is str else str.__str__(name))
+        names: list[Name] = [*sorted(numbers), *sorted(texts)]
         ordered = {name: statuses[name] for name in names}
         return Layout._intern(owner, ordered, sum([name.__class__ is int for name in numbers]), is_closed)
 
@@ -106,15 +110,16 @@ class Layout(Shared):
         # of the first entries only: a list of n elements changes n times
         hashed = hash((owner, len(statuses), *islice(statuses.items(), _HASHED)))
         # an instance that deviated and came back has the layout of its class again
-        found = Layout._interned.find((owner, True, statuses), hashed)
+        found = None if is_closed else Layout._interned.find((owner, True, statuses), hashed)
         return found or Layout._interned.find_or_make((owner, is_closed, statuses), make, hashed)
 
     @staticmethod
     def _make(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool) -> Layout:
         layout = object.__new__(Layout)
         layout.cls, layout.statuses, layout.length, layout.is_closed = owner, statuses, length, is_closed
-        layout.variables = info_of(owner).variables
-        layout.guard(maker_of(owner).guarded)
+        info = info_of(owner)
+        layout.variables = info.variables
+        layout.guard(info.maker.guarded)
         layout.looked_into = _WITH_ARRAYS if layout.variables else _LOOKED_INTO
         layout._transitions = {}
         layout._recent = None
@@ -290,15 +295,17 @@ def _generate(layout: Layout) -> tuple[Any, Any]:
 
 def _bare_class(layout: Layout) -> type | None:
     """A class without ``__setattr__`` whose instances can become instances of the layout's class; None without."""
-    bare: Any = type(layout.cls.__name__, (), {})
-    probe = bare()
+    bare = type(layout.cls.__name__, (), {})
+    probe: Any = bare()
     try:
         probe.__class__ = layout.cls
     except TypeError:
         return None
     object.__setattr__(probe, "__class__", bare)  # so that no `__del__` of the class sees a blank instance
-    suits = all(_is_plain(name) and not hasattr(probe, str(name)) for name in layout.statuses)
-    return bare if suits else None
+    for name in layout.statuses:
+        if not _is_plain(name) or hasattr(probe, str(name)):
+            return None
+    return bare
 
 
 def blank_maker(cls: type) -> Callable[[type], Any]:
@@ -352,7 +359,7 @@ def _flatten_source(layout: Layout) -> str:
             f'        return fields["{LAYOUT_KEY}"].flatten(self)',
         ]
     names = layout.data_names
-    children = "read_data(fields)" if len(names) > 1 else _tuple_of(f"fields[{n!r}]" for n in names)
+    children = "read_data(fields)" if len(names) > 1 else _tuple_of(map("fields[{!r}]".format, names))
     return "\n".join([*lines, f"    return {children}, {_statics(layout)}"])
 
 

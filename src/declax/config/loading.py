@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from declax._classes.construction import LOST_RECORD, call_now, is_recorded, refuse_loss
-from declax._classes.parts import is_init_var
 from declax._classes.pytree import Pytree
 from declax._classes.records import record_of
 from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
 from declax._fields.overrides import override_of
+from declax._fields.specifiers import is_init_var
 from declax._graph.iteration import find_duplicates
 from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
