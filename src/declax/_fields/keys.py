@@ -57,13 +57,11 @@ class OpenBodies(threading.local):
         """Whether a frame runs one of the bodies."""
         return id(frame.f_code) in self.codes
 
-    def are_entered(self, frame: FrameType | None) -> bool:
-        """Whether a frame, or one that called it, runs one of the bodies."""
-        while frame is not None:
-            if id(frame.f_code) in self.codes:
-                return True
+    def innermost(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost body among a frame and those that called it."""
+        while frame is not None and id(frame.f_code) not in self.codes:
             frame = frame.f_back
-        return False
+        return frame
 
     def around(self, frame: FrameType | None) -> CodeType | None:
         """The code of the class body that a frame runs, or by which it was called directly.

@@ -22,11 +22,11 @@ def refuse(term: Term, operation: str, fix: str) -> NoReturn:
     ``TEXT`` stands for the term as an operand, with brackets around arithmetic.
     ``FIELD`` stands for the first field or term in it, as `dim` in ``dim > 3``.
     """
-    require_class_body(term)
+    frame = require_class_body(term)
     text = argument_text(term, text_of)
     fix = fix.replace("TEXT", text_of(term))
     raise ExpressionError(
-        in_class_body(text),
+        f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}",
         f"a field has no value until an instance is created, and {operation} needs one",
         fix=fix.replace("TERM", text).replace("FIELD", text_of(_field_in(term))),
     )
@@ -79,13 +79,15 @@ def variable_line(name: str, kind: type, shape: str, made_by: str) -> str:
 def class_body() -> FrameType | None:
     """The innermost class body of a Pytree among the frames that run."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_class_body(frame):
+    found = OPEN_BODIES.innermost(frame)
+    while found is None and frame is not None:
+        found = frame if is_class_body(frame) else None
         frame = frame.f_back
-    return frame
+    return found
 
 
 def is_class_body(frame: FrameType) -> bool:
-    """Whether a frame runs the class body of a Pytree, or a text that a debugger evaluates there."""
+    """Whether a frame runs the class body of a Pytree, or a text in it, as of a debugger."""
     if OPEN_BODIES.runs(frame):
         return True
     # The locals of functions are left alone: they would be copied.
@@ -108,22 +110,16 @@ def compares_by_identity(frame: FrameType) -> bool:
     return module.startswith("jax.") or module == "inspect"
 
 
-def in_class_body(text: str) -> str:
-    """An expression with the class whose body runs, if one does."""
+def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -> FrameType:
+    """The class body that runs; raises outside of one: nothing would evaluate the operation."""
     frame = class_body()
     if frame is None:
-        return text
-    return f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}"
-
-
-def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -> None:
-    """Raises outside of a class body: nothing would evaluate the operation."""
-    if not OPEN_BODIES.are_entered(sys._getframe(1)) and class_body() is None:
         raise error(
             bare(term),
             "a field has no value until an instance is created, and this is not in the body of a declared class",
             fix="block.dim        # the field of an instance, in place of Block.dim",
         )
+    return frame
 
 
 def refuse_partial(value: Any, where: str, depth: int = 8) -> None:
