@@ -26,8 +26,18 @@ from declax._fields import snapshots
 from declax._fields.annotations import add_data_type, names_around, own_annotations
 from declax._fields.call import CONTAINERS as LITERALS
 from declax._fields.call import call_of, has_expression
-from declax._fields.class_body import ClassBody, collect
-from declax._fields.class_info import UNDECLARED, ClassInfo, info_of, maker_of, own_info
+from declax._fields.class_body import ClassBody
+from declax._fields.class_info import (
+    UNDECLARED,
+    ClassInfo,
+    collect,
+    fields_of,
+    info_of,
+    maker_of,
+    own_info,
+    read_fields,
+    take_marks,
+)
 from declax._fields.expressions import Expression, defer_call
 from declax._fields.keys import OPEN_BODIES, RNGS
 from declax._fields.specifiers import (
@@ -39,7 +49,6 @@ from declax._fields.specifiers import (
     make_fields_portable,
     specifier_of,
 )
-from declax._fields.table import fields_of, read_fields, take_marks
 from declax._tree import epoch, rendering
 from declax._tree.attributes import (
     admit,
@@ -197,9 +206,11 @@ class Pytree(metaclass=PytreeMeta):
     [(3,)]
     """
 
-    _pytree__is_pytree: ClassVar[bool] = True
     _pytree__info: ClassVar[ClassInfo]
-    _pytree__layout: ClassVar[Layout]  # of instances that have none in their `__dict__`
+    # Not in the ClassInfo: the default of an entry in the `__dict__` of instances, which one lookup reads.
+    _pytree__layout: ClassVar[Layout]
+    # Nor these, which a class states in its body, and its subclasses inherit.
+    _pytree__is_pytree: ClassVar[bool] = True
     _pytree__holds_elements: ClassVar[bool] = False
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses

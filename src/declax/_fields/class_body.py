@@ -7,7 +7,6 @@ globals. The records show both; they are refused when the class is created.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterable
@@ -16,14 +15,13 @@ from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
 from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults
-from declax._fields.call import CONTAINERS, Environment, entries, evaluate, has_expression, rebuilt
-from declax._fields.class_info import ClassInfo
-from declax._fields.expressions import Declaration, Expression, Literal, Reference, is_constant
+from declax._fields.call import CONTAINERS, entries, has_expression, rebuilt
+from declax._fields.expressions import Declaration, Expression, Literal, Reference
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
 from declax._fields.sources import text_of
 from declax._fields.specifiers import CLASS_VAR
-from declax.errors import FieldError, MissingRngsError, describe, type_name
+from declax.errors import FieldError, type_name
 
 RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
 
@@ -130,8 +128,8 @@ class ClassBody(dict[str, Any]):
         if name in body.bound and body.twice is None:
             body.twice = name
         if has_expression(value):
-            if not body.bound:
-                body.faults = body_faults(sys._getframe(1).f_code)
+            if not body.bound and self._code is not None:
+                body.faults = body_faults(self._code)
             value = body.bind(name, value)
             if name in body.faults.read_inside:
                 raise self._read_inside(name, body.faults.read_inside[name])
@@ -263,65 +261,6 @@ def base_with(name: str, bases: Iterable[type]) -> type | None:
         if field is not None and field._field_type is not CLASS_VAR:
             return base
     return None
-
-
-def collect(info: ClassInfo) -> None:
-    """Puts standard fields into the place of the declarations of a new class.
-
-    A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
-    """
-    cls = info.cls
-    for value in vars(cls).values():
-        function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-        if function.__class__ is FunctionType and (function.__defaults__ or function.__kwdefaults__):
-            _make_defaults(function)
-    body = info.body
-    _check_hidden(info)
-    if body is None:
-        body = BodyNames()
-        for name, value in list(vars(cls).items()):
-            if has_expression(value):
-                body.bind(name, value)
-    info.body = body if body.bound else None
-    for name, value in body.bound.items():
-        if isinstance(value, Declaration) and value._pytree__name == name:
-            setattr(cls, name, value._pytree__field)
-
-
-def _make_defaults(function: FunctionType) -> None:
-    """Makes the calls among the defaults of a method that were deferred for their `rngs` alone, as Python does."""
-    positional, named = function.__defaults__, function.__kwdefaults__
-    if positional:
-        function.__defaults__ = tuple(map(_made_at_once, positional))
-    if named:
-        named.update({name: _made_at_once(default) for name, default in named.items()})
-
-
-def _made_at_once(value: Any) -> Any:
-    """The value of a call that reads no field and needs no keys; any other value as it is."""
-    if has_expression(value) and is_constant(value):
-        with contextlib.suppress(MissingRngsError):
-            return evaluate(value, Environment())
-    return value
-
-
-def _check_hidden(info: ClassInfo) -> None:
-    """Refuses a plain value under the name of an inherited field or part, which instances would not see."""
-    cls, namespace = info.cls, info.cls.__dict__
-    declared = {*info.annotations, *(() if info.body is None else info.body.bound)}
-    for name in (info.maker.expressions.keys() & namespace.keys()) - declared:
-        value = namespace[name]
-        is_declared = has_expression(value) or isinstance(value, dataclasses.Field)
-        is_read_only = isinstance(value, property) and value.fset is None
-        if is_declared or (hasattr(type(value), "__set__") and not is_read_only):
-            continue
-        raise FieldError(
-            f"{type_name(cls)}.{name}",
-            "this value hides a field or part of a base class, which the constructor would set all the same",
-            got=describe(value),
-            fix=f"{name}: ... = dx.field(default=...)        # a field\n"
-            f"{name} = dx.Linear(Base.dim, 1)        # a part, or a method under @dx.submodule",
-        )
 
 
 def reads_constant(
