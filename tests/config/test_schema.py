@@ -244,3 +244,25 @@ def test_a_chain_of_many_classes(depth):
     definitions = dx.json_schema(inner)["definitions"]
     assert len(definitions) >= depth - 1
     assert definitions["Link0"]["properties"]["part"] == {"type": "integer"}
+
+
+def test_base_classes_are_no_kinds():
+    @dx.dataclass
+    class Model(dx.Layer):
+        part: Any = dx.field()
+        layer: dx.Layer = dx.field()
+        cell: dx.RNNCellBase[Any] = dx.field()
+
+    text = json.dumps(dx.json_schema(Model))
+    assert '"GRUCell"' in text
+    assert not [name for name in ("Layer", "Module", "Pytree", "RNNCellBase") if f'"{name}"' in text]
+    for data in ({"part": {"kind": "Layer"}}, {"layer": {}}, {"layer": {"kind": "Layer"}}, {"cell": {}}):
+        with pytest.raises(dx.errors.ConfigError):
+            dx.spec_from_config(Model, {"part": 1, "layer": None, "cell": {"kind": "GRUCell"}} | data)
+
+
+def test_a_configuration_names_a_cell():
+    data = {"cell": {"kind": "GRUCell", "in_features": 2, "hidden_features": 3}}
+    spec = dx.spec_from_config(dx.RNN, data)
+    assert spec == dx.spec(dx.RNN, dx.spec(dx.GRUCell, 2, 3))
+    assert dx.to_config(spec)["cell"] == data["cell"]

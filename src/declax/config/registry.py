@@ -17,17 +17,26 @@ import numpy as np
 import typing_extensions
 
 from declax import initializers
+from declax._classes.pytree import Object, Pytree
 from declax._fields.meanings import AliasType, CallableType, ClassType, CollectionType, MappingType, members_of
+from declax._module.module import Module
 from declax._module.running import refuse_call
 from declax._typing import MISSING
 from declax.config._reading.parameters import Parameter, is_dtype, parameters_of, plain_target, target_name
 from declax.errors import RegistryError
 from declax.initializers import NamedInitializer
 from declax.nn import activations
+from declax.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RNNCellBase, SimpleCell
+from declax.nn.layer import Layer
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_KINDS: dict[Any, dict[str, Callable[..., Any]]] = {}
+_BASES: Final = (Pytree, Object, Module, Layer, RNNCellBase)
+"""Classes of declax that only subclasses make useful."""
+
+_KINDS: dict[Any, dict[str, Callable[..., Any]]] = {
+    RNNCellBase: {cell.__name__: cell for cell in (SimpleCell, LSTMCell, OptimizedLSTMCell, GRUCell)}
+}
 _on_change: list[Callable[[], object]] = []
 
 
@@ -128,10 +137,13 @@ def _has_member(cls: type, name: str) -> bool:
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
     """The targets that an annotation allows, by tag: the base if it is concrete, extra and registered targets."""
-    found: dict[str, Any] = {}
-    if not (inspect.isabstract(base) or getattr(base, "_is_protocol", False)):
-        found[target_name(base).rpartition(".")[2]] = base
+    found = {} if is_abstract(base) else {target_name(base).rpartition(".")[2]: base}
     return {**found, **implementations(base, extra), **kinds_of(base)}
+
+
+def is_abstract(base: Any) -> bool:
+    """Whether a class has no instances but those of its subclasses."""
+    return base in _BASES or inspect.isabstract(base) or bool(getattr(base, "_is_protocol", False))
 
 
 def _is_again(taken: Any, kind: Any) -> bool:

@@ -48,7 +48,7 @@ from declax.config._reading.readers import (
     read_ref,
 )
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
-from declax.config.registry import kinds_of
+from declax.config.registry import is_abstract, kinds_of
 from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name
 from declax.initializers import NamedInitializer
 
@@ -488,7 +488,7 @@ def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any
 def layers() -> Mapping[str, Any]:
     """The layers and containers of declax, by name."""
     public = ((name, getattr(nn, name)) for name in dir(nn))
-    found = {name: cls for name, cls in public if isinstance(cls, type) and issubclass(cls, Pytree)}
+    found = {n: cls for n, cls in public if isinstance(cls, type) and issubclass(cls, Pytree) and not is_abstract(cls)}
     return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
 
 
