@@ -217,6 +217,12 @@ def _format_message(error: DeclaxError) -> str:
     return "\n".join(lines)
 
 
+def set_fix(error: DeclaxError, fix: str | None) -> None:
+    """Replaces the fix of an error by that of the code around it."""
+    error.fix = fix
+    error.args = (_format_message(error),)
+
+
 def describe(value: object) -> str:
     """The type of a value and, of an array, its shape and dtype."""
     if value is None:

@@ -98,6 +98,17 @@ def without_keys() -> None:
     Model(3)
 
 
+def made_in_a_method() -> None:
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+
+        def __post_init__(self) -> None:
+            self.up = dx.Linear(self.dim, self.dim)
+
+    Model(3, rngs=dx.Rngs(0))
+
+
 def without_streams() -> None:
     @dx.dataclass
     class Model(dx.Module):
@@ -139,7 +150,7 @@ def without_model() -> None:
 
 FIELD = "a field has no value until an instance is created, and a function of JAX or numpy needs one"
 PROGRAMS: dict[str, list[Callable[[], Any]]] = {
-    "random keys are needed here, and the constructor got no rngs": [without_keys],
+    "random keys are needed here, and the constructor got no rngs": [without_keys, made_in_a_method],
     "the part `dx.Linear(...)` needs random keys": [without_streams],
     "the declarations of a class require the decorator": [undecorated],
     "a field without a default follows one with a default": [disordered],
@@ -161,6 +172,9 @@ PROGRAMS: dict[str, list[Callable[[], Any]]] = {
     ],
     "the argument 'out_features' is a size": [body("up = dx.Linear(dim, dim / 2, rngs=rngs)")],
     "this default is computed from other fields": [computed],
+    "this value has the wrong type": [
+        body("ratio: float = dx.field(default=1.5)", "up = dx.Linear(dim, dim * ratio, rngs=rngs)")
+    ],
     "the random streams are given by position": [lambda: Net(4, dx.Rngs(0))],  # type: ignore[misc]  # refused
     "there is no parameter 'key'": [lambda: Net(4, key=jax.random.key(0))],  # type: ignore[call-arg]  # refused
     "`dx.initializers.lecun_normal` makes an initializer": [

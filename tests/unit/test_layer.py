@@ -723,6 +723,24 @@ def test_replace_of_a_subclass_with_its_own_init():
     assert model.dim == 6
     with pytest.raises(errors.FieldError, match="this class has an __init__ with other arguments"):
         dx.replace(model, rngs=dx.Rngs(0))
+    for described in (model, dx.Sequential(model)):
+        with pytest.raises(errors.ConfigError, match="this class has an __init__ with other arguments") as caught:
+            dx.spec_of(described)
+        assert caught.value.fix.startswith("dx.spec(Double, ...)")
+
+
+def test_a_spec_of_a_layer_with_its_own_init():
+    class Plain(dx.Layer):
+        def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:
+            self.dim = dim
+            self.up = dx.Linear(dim, dim, rngs=rngs)
+
+    @dx.dataclass
+    class Decorated(Gated):
+        pass
+
+    assert dx.spec_of(Plain(3, rngs=dx.Rngs(0))) == dx.spec(Plain, 3)
+    assert dx.spec_of(Decorated(3, rngs=dx.Rngs(0))) == dx.spec(Decorated, 3)
 
 
 def test_post_init_gets_the_other_init_vars_by_stars():

@@ -991,3 +991,77 @@ def test_forward_in_paths_captures_and_tables():
     with pytest.raises(errors.LayerError, match="has a method 'forward'"):
         dx.summary(Torch(), jnp.ones((1, 2)))
     assert "Linear" in str(dx.summary(Torch(), jnp.ones((1, 2)), method="forward"))
+
+
+# ---- sizes that are floats at run time
+
+
+@dx.dataclass
+class Wide(dx.Layer):
+    dim: int = dx.field()
+    ratio: float = dx.field(default=1.5)
+    up = dx.Sequential(dx.Linear(dim, dim * ratio), dx.relu)
+
+
+@dx.dataclass
+class Table(dx.Layer):
+    dim: int = dx.field()
+    ratio: float = dx.field(default=1.5)
+    w: dx.Param[jax.Array] = dx.variable((dim, dim * ratio), initializer=dx.initializers.zeros)
+
+
+@pytest.mark.parametrize("dim", [3, 4])
+def test_a_size_that_a_float_gives(dim):
+    with pytest.raises(errors.LayerError, match=r"^Linear\.out_features: this value has the wrong type") as caught:
+        Wide(dim, rngs=dx.Rngs(0))
+    assert caught.value.fix == "dx.Linear(dim, dx.defer(int)(dim * ratio))"
+    assert caught.value.fix in str(caught.value)
+    with pytest.raises(errors.FieldError, match=r"the entry 1 of the declared shape gives no size") as caught:
+        Table(dim, rngs=dx.Rngs(0))
+    assert caught.value.fix == "dx.defer(int)(dim * ratio)        # in place of dim * ratio"
+
+
+def test_a_size_that_is_out_of_bounds_or_a_product_of_integers():
+    assert Wide(3, ratio=2, rngs=dx.Rngs(0)).up.layers[0].kernel.shape == (3, 6)
+    with pytest.raises(errors.LayerError, match="out of bounds") as caught:
+        Wide(3, ratio=0, rngs=dx.Rngs(0))
+    assert caught.value.fix is None
+
+
+@pytest.mark.parametrize(
+    ("size", "fix"), [(6.0, "out_features=6"), (6.5, "out_features=int(...)"), ("6", "out_features=6")]
+)
+def test_a_size_of_a_layer_that_is_no_integer(size, fix):
+    with pytest.raises(errors.LayerError, match="this value has the wrong type") as caught:
+        dx.Linear(4, size, rngs=dx.Rngs(0))
+    assert caught.value.fix == fix
+
+
+# ---- keys in __post_init__
+
+
+def test_a_layer_made_in_post_init():
+    @dx.dataclass
+    class Silent(dx.Layer):
+        dim: int = dx.field()
+
+        def __post_init__(self):
+            self.up = dx.Linear(self.dim, 2)
+
+    @dx.dataclass
+    class Passing(dx.Layer):
+        dim: int = dx.field()
+
+        def __post_init__(self, *, rngs: dx.Rngs | None = None):
+            self.up = dx.Linear(self.dim, 2, rngs=rngs)
+
+    with pytest.raises(errors.MissingRngsError, match=r"^Linear\.kernel: random keys are needed") as caught:
+        Silent(3, rngs=dx.Rngs(0))
+    assert caught.value.fix.splitlines() == [
+        "def __post_init__(self, *, rngs: dx.Rngs | None = None): ...        # gets the rngs of Silent",
+        "dx.Linear(3, 2, rngs=rngs)",
+    ]
+    assert Passing(3, rngs=dx.Rngs(0)).up.kernel.shape == (3, 2)
+    with pytest.raises(errors.MissingRngsError) as caught:
+        Passing(3)
+    assert caught.value.fix == "dx.Linear(3, 2, rngs=dx.Rngs(0))"

@@ -276,6 +276,9 @@ class PartCheck:
 # ================================================================= errors
 
 
+WRONG_TYPE: Final = "this value has the wrong type"
+
+
 def _text(meaning: Meaning) -> str:
     return re.sub(r"\b(typing|collections\.abc)\.(?=\w)", "", annotation_text(meaning.annotation))
 
@@ -293,11 +296,15 @@ def wrong_type(
     """The error for an argument that is not of the type of its annotation."""
     where = f"{type_name(type(instance))}.{name}{found.path}"
     expected = expected or _text(found.meaning)
-    got, fix = describe(found.value), fix or _converted(name, found) or _wider(name, meaning, found)
+    got, fix = describe(found.value), fix or _converted(name, found)
+    if fix is None and _is_of_library(type(instance), name):
+        fix = f"{name}=int(...)" if isinstance(found.value, (float, np.floating)) else None
+    elif fix is None:
+        fix = _wider(name, meaning, found)
     if is_part or names_parts(found.meaning):
         problem = "the given part is of the wrong class"
         return ConstructionError(where, problem, expected=expected, got=got, fix=fix)
-    return LayerError(where, "this value has the wrong type", expected=expected, got=got, fix=fix)
+    return LayerError(where, WRONG_TYPE, expected=expected, got=got, fix=fix)
 
 
 def _converted(name: str, found: Misfit) -> str | None:

@@ -42,7 +42,7 @@ from declax._fields.specifiers import (
 from declax._tree.statuses import is_data
 from declax._typing import MISSING, RECORD_KEY
 from declax._variables.policy import NO_POLICY, POLICY, Policy, current_policy
-from declax.errors import DeclaxError, FieldError, describe, type_name
+from declax.errors import DeclaxError, FieldError, MissingRngsError, describe, set_fix, type_name
 
 ALL: Final = ...
 Taken: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
@@ -348,7 +348,14 @@ def wrap_post_init(info: ClassInfo) -> None:
                 known = dict(zip(made.maker.init_vars, init_vars, strict=True))
                 positional, by_name = taken
                 init_vars, named = tuple(known[name] for name in positional), {name: known[name] for name in by_name}
-            _run_post_init(cls, original, self, init_vars, named)
+            try:
+                _run_post_init(cls, original, self, init_vars, named)
+            except MissingRngsError as error:
+                if taken is not ALL and RNGS not in (*taken[0], *taken[1]):
+                    line = "def __post_init__(self, *, rngs: dx.Rngs | None = None): ...        # gets the rngs of"
+                    call = str(error.fix).replace("rngs=dx.Rngs(0)", "rngs=rngs")
+                    set_fix(error, f"{line} {type_name(made)}\n{call}")
+                raise
         record: Record | None = self.__dict__.get(RECORD_KEY)
         if record is not None and record.parts:
             self.__dict__[RECORD_KEY] = record.seal(self.__dict__)

@@ -15,6 +15,7 @@ from declax._fields.class_info import info_of
 from declax._fields.deciding import class_within, decide
 from declax._fields.expressions import Expression
 from declax._fields.keys import NO_RNGS, RNGS
+from declax._fields.sources import declared_text
 from declax._fields.specifiers import VariableRecipe
 from declax._typing import MISSING
 from declax._variables.kinds import Param
@@ -87,11 +88,16 @@ class VariableMaker:
         sizes = (given,) if is_one else tuple(given)
         for index, size in enumerate(sizes):
             if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
+                declared: Any = self._recipe.shape
+                declared = declared[index] if isinstance(declared, tuple) else declared
+                is_float = isinstance(size, float) and isinstance(declared, Expression)
+                text = declared_text(declared, type_name(self._cls)) if is_float else ""
                 raise FieldError(
                     self._where,
                     f"the entry {index} of the declared shape gives no size",
                     expected="an int of 0 or more",
                     got=describe(size),
+                    fix=f"dx.defer(int)({text})        # in place of {text}" if is_float else None,
                 )
         return tuple(map(int, sizes))
 

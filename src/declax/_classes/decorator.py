@@ -23,7 +23,7 @@ from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import Declared, declare
 from declax._classes.parts import fix_of_shared, is_shared
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, register
-from declax._classes.records import record_of
+from declax._classes.records import record_of, refuse_own_init
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import RNGS_LINES
@@ -389,13 +389,8 @@ def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsiste
     cls = type(obj)
     if not dataclasses.is_dataclass(obj) or not hasattr(cls, "__dataclass_fields__"):  # a class passes the first
         raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
-    owner = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
-    if "__dataclass_fields__" not in owner.__dict__:
-        raise FieldError(
-            type_name(cls),
-            "replace constructs anew from the fields, and this class has an __init__ with other arguments",
-            fix=f"{type_name(cls)}(...)        # construct it, or update: dx.update(new, dx.state(obj))",
-        )
+    fix = "{}(...)        # construct it, or update: dx.update(new, dx.state(obj))"
+    refuse_own_init(cls, "replace", FieldError, type_name(cls), fix)
     fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
     for name in changes:
         if name not in fields:

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from declax._classes.argument_checks import ArgumentChecks, PartCheck
+from declax._classes.argument_checks import WRONG_TYPE, ArgumentChecks, PartCheck
 from declax._classes.parts import FIX_OF_SHARED, MAY_BE_SHARED, SELF, Part, is_shared, makes_data, may_make_data
+from declax._classes.sizes import fix_of_size
 from declax._fields.annotations import annotation_text, own_annotations
 from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
@@ -22,7 +23,7 @@ from declax._fields.refusals import refuse_partial
 from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, term_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
-from declax.errors import DeclaxError, FieldError, MissingRngsError, describe, type_name
+from declax.errors import DeclaxError, FieldError, LayerError, MissingRngsError, describe, set_fix, type_name
 
 
 class PartsFunction:
@@ -269,6 +270,8 @@ class PartsFunction:
         if isinstance(error, DeclaxError) and error.where.startswith(prefix):
             name = re.split(r"\W", error.where.removeprefix(prefix))[0]  # of a field, read from the class
         else:
+            if isinstance(error, LayerError) and error.problem == WRONG_TYPE and str(error.got).startswith("float"):
+                set_fix(error, fix_of_size(part, error.where) or error.fix)
             error.add_note(f"while {prefix}{part.name} was made: {self._text_with_values(part, instance)}")
             name = str(error.name) if isinstance(error, AttributeError) and error.obj is instance else ""
         known = self._known.get(name)

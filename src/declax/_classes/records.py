@@ -12,6 +12,7 @@ from declax._fields.call import Call
 from declax._tree.statuses import CONTAINERS, PLAIN, data_within, is_data
 from declax._typing import RECORD_KEY
 from declax._variables.policy import NO_POLICY, Policy
+from declax.errors import DeclaxError, type_name
 
 NEW: Final[tuple[object, ...]] = ()
 """What a part is made of, until its constructor or the copy of its owner is finished."""
@@ -64,6 +65,14 @@ def record_of(obj: Any) -> Record | None:
     """The record of a construction; None for objects from `merge`, tree functions and transforms."""
     found: Record | None = getattr(obj, "__dict__", {}).get(RECORD_KEY)
     return found
+
+
+def refuse_own_init(cls: type, operation: str, error: type[DeclaxError], where: str, fix: str) -> None:
+    """Raises for a subclass of a dataclass whose `__init__` takes other arguments than the fields."""
+    owner = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
+    if "__dataclass_fields__" not in owner.__dict__:
+        problem = f"{operation} gives the constructor the fields, and this class has an __init__ with other arguments"
+        raise error(where, problem, fix=fix.format(type_name(cls)))
 
 
 def _is_as_made(node: Any) -> bool:

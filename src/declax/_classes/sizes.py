@@ -16,6 +16,7 @@ from declax._fields.call import (
     attribute,
     call_of,
     chosen,
+    has_expression,
     is_arithmetic,
     is_lazy,
     item_of,
@@ -27,7 +28,7 @@ from declax._fields.call import (
 )
 from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, Expression, referred
-from declax._fields.sources import bare
+from declax._fields.sources import bare, declared_text
 from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
 from declax.errors import FieldError, type_name
 
@@ -157,6 +158,16 @@ def check_sizes(cls: Any, part: Part) -> None:
             )
 
 
+def fix_of_size(part: Part, where: str) -> str | None:
+    """The call that makes an integer of the argument that was none; `where` is the class and the argument."""
+    for call in filter(None, map(call_of, _values_in(part))):
+        for name, value in _integer_arguments(call) if isinstance(call.target, type) else ():
+            if where == f"{type_name(call.target)}.{name}" and has_expression(value):
+                fixed = Expression(call.with_arguments({name: Expression(Call(int, (value,)))}))
+                return declared_text(fixed, part.expression._pytree__owner)
+    return None
+
+
 def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
     if isinstance(part.recipe, VariableRecipe):
         shape: Any = part.recipe.shape
@@ -167,7 +178,7 @@ def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
         if target_of(value) is repeated:
             yield "the length of the list", next(iter(operands_of(value)))
         elif call is not None and _has_quotient(call):
-            yield from _integer_arguments(call)
+            yield from ((f"the argument {name!r}", size) for name, size in _integer_arguments(call))
 
 
 def _has_quotient(call: Call) -> bool:
@@ -179,7 +190,7 @@ def _has_quotient(call: Call) -> bool:
 
 
 def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call that the called function annotates as integers."""
+    """The arguments of a call that the called function annotates as integers, by name."""
     try:
         signature = inspect.signature(call.target)
         given = signature.bind_partial(*call.args, **call.kwargs).arguments
@@ -187,7 +198,7 @@ def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
         return
     for name, value in given.items():
         if signature.parameters[name].annotation in (int, "int"):
-            yield f"the argument {name!r}", value
+            yield name, value
 
 
 def _quotient_in(value: Any) -> Expression | None:

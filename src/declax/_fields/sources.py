@@ -39,9 +39,9 @@ def text_of(value: object) -> str:
     return _text(value, text_of)
 
 
-def declared_text(declared: Term) -> str:
-    """An expression as the class body that declares it writes it: names of bases with their class."""
-    owner = declared._pytree__owner
+def declared_text(declared: Term, owner: str | None = None) -> str:
+    """An expression as the class that declares it, or else `owner`, writes it: names of bases with their class."""
+    owner = declared._pytree__owner or owner
 
     def write(value: object) -> str:
         is_inherited = isinstance(value, Term) and owner is not None and value._pytree__owner not in (None, owner)

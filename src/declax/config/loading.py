@@ -14,7 +14,7 @@ import numpy as np
 
 from declax._classes.construction import LOST_RECORD, call_now, is_recorded, refuse_loss
 from declax._classes.pytree import Pytree
-from declax._classes.records import record_of
+from declax._classes.records import record_of, refuse_own_init
 from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
 from declax._fields.overrides import override_of
@@ -363,13 +363,18 @@ class _SpecExtractor:
         found: dict[str, Any] = {}
         fields = getattr(type(model), "__dataclass_fields__", {})
         known = None
+        where = f"{self.name}.{path_text(path)}" if path else self.name
+        held = [field.name for field in dataclasses.fields(type(model)) if field.init] if fields else []
+        if any(name != RNGS for name in (*held, *filter(lambda name: is_init_var(fields[name]), fields))):
+            fix = "dx.spec({}, ...)        # and keep the spec that builds the model"
+            refuse_own_init(type(model), "spec_of", ConfigError, where, fix)
         if fields and isinstance(model, Pytree):
-            refuse_loss(model, "spec_of", ConfigError, f"{self.name}.{path_text(path)}" if path else self.name)
+            refuse_loss(model, "spec_of", ConfigError, where)
             known = call_now(model).kwargs
         record = record_of(model)
         if record is not None and not record.policy.is_empty:
             raise ConfigError(
-                f"{self.name}.{path_text(path)}" if path else self.name,
+                where,
                 f"this {type_name(type(model))} was made in the block of a policy, which none of its arguments says",
                 got=repr(record.policy),
                 fix="policy: dx.Policy = dx.field(default=dx.Policy())        # a field of the class",
