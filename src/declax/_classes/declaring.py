@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, get_origin
 
 from declax._classes.parts import MAY_BE_SHARED, fix_of_shared, is_shared, makes_data, recipe_of
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
-from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, operands_of, target_of
+from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, target_of, walk
 from declax._fields.class_body import RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.class_info import ClassInfo, make_shared_calls, take_marks
 from declax._fields.deciding import decide, refuses_data
@@ -280,20 +280,13 @@ def _made(info: ClassInfo, expression: Expression) -> tuple[Status | None, Recip
 
 def _is_static_number(info: ClassInfo, value: Any) -> bool:
     """Whether a value is a number, or arithmetic on fields that are annotated as numbers."""
-    waiting, seen = [value], set[int]()
     scope = AnnotationScope(info.cls)
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if is_arithmetic(target_of(value)):
-            waiting.extend(operands_of(value))
-        elif isinstance(value, Declaration):
-            annotation = info.annotations.get(value._pytree__name or "")
+    for part in walk(value):
+        if isinstance(part, Declaration):
+            annotation = info.annotations.get(part._pytree__name or "")
             if annotation is None or not decide(annotation, scope).is_number:
                 return False
-        elif not isinstance(value, int | float):
+        elif not (isinstance(part, int | float) or is_arithmetic(target_of(part))):
             return False
     return True
 

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
-from declax._fields.call import CONTAINERS, Call, Term, call_of, chosen, is_lazy, items, literal, repeated, target_of
+from declax._fields.call import Call, Term, call_of, chosen, results_of, target_of, walk
 from declax._fields.class_info import info_of
-from declax._fields.expressions import Expression, referred
+from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
 from declax._fields.refusals import variable_line
 from declax._fields.sources import argument_text, text_of
@@ -61,35 +61,17 @@ SELF: Final = Term()
 
 def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        value = referred(waiting.pop())
-        call, target = call_of(value), target_of(value)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if call is not None and isinstance(call.target, type) and issubclass(call.target, Pytree):
-            return True
-        if value.__class__ in CONTAINERS:
-            waiting.extend(items(value))
-        elif target is literal:
-            waiting.append(value._pytree__value)
-        elif is_lazy(target):
-            waiting.extend(value._pytree__call.args[1:])
-    return False
+    return any(isinstance(cls, type) and issubclass(cls, Pytree) for cls in map(target_of, walk(value, results_of)))
 
 
 def may_make_data(value: Any) -> bool:
-    """Whether a call makes a Pytree, or may do so: its function is a field, or draws random keys."""
-    value = referred(value)
-    if target_of(value) is repeated:
-        return may_make_data(value._pytree__call.args[1])
-    call = call_of(value)
-    if call is None:
-        return False
+    """Whether a value is a Pytree, or may be: a call of a field, or one that draws random keys."""
+    return makes_data(value) or any(map(_may_draw, filter(None, map(call_of, walk(value, results_of)))))
+
+
+def _may_draw(call: Call) -> bool:
     is_drawing = any(isinstance(operand, Term) and operand._pytree__name == RNGS for operand in call.operands())
-    takes_rngs = isinstance(call.target, Expression) or rngs_parameter(call.target) is not None
-    return is_drawing or takes_rngs or makes_data(value)
+    return is_drawing or isinstance(call.target, Term) or rngs_parameter(call.target) is not None
 
 
 # --- shared objects -------------------------------------------------------------

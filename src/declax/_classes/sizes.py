@@ -13,18 +13,18 @@ from declax._fields.annotations import AnnotationScope, annotations_of, own_anno
 from declax._fields.call import (
     CONTAINERS,
     Call,
+    Term,
     attribute,
     call_of,
-    chosen,
     has_expression,
     is_arithmetic,
     is_lazy,
     item_of,
-    items,
-    literal,
     operands_of,
     repeated,
+    results_of,
     target_of,
+    walk,
 )
 from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, Expression, referred
@@ -48,24 +48,23 @@ def deciding_fields(cls: Any, parts: Iterable[Part]) -> dict[str, str]:
 def _deciding_values(part: Part, reader: _Reader) -> Iterator[Any]:
     if isinstance(part.recipe, VariableRecipe):
         yield from (part.recipe.shape, part.recipe.when)
-    for value in _values_in(part):
-        call = call_of(value)
-        if is_lazy(target_of(value)):
-            yield next(iter(operands_of(value)))
+    for term in _terms_of(part):
+        call = call_of(term)
+        if is_lazy(target_of(term)):
+            yield operands_of(term)[0]
         elif call is not None:
             yield from filter(reader.is_integer, _arguments(call))
 
 
-def _values_in(part: Part) -> Iterator[Expression]:
-    """The expressions that one part is made of; those with a name are parts of their own."""
-    waiting: list[Any] = [part.expression] if isinstance(part.recipe, PartRecipe) else []
-    while waiting:
-        value = referred(waiting.pop())
-        if value.__class__ in CONTAINERS:
-            waiting.extend(items(value))
-        elif isinstance(value, Expression) and (value is part.expression or value._pytree__name is None):
+def _terms_of(part: Part) -> Iterator[Term]:
+    """The terms that one part is made of; those with a name are parts of their own."""
+    for value in walk(part.expression, _unnamed_operands) if isinstance(part.recipe, PartRecipe) else ():
+        if isinstance(value, Term):
             yield value
-            waiting.extend(operands_of(value))
+
+
+def _unnamed_operands(value: Any) -> tuple[Any, ...]:
+    return tuple(item for item in operands_of(value) if not isinstance(item, Term) or item._pytree__name is None)
 
 
 class _Reader:
@@ -79,19 +78,23 @@ class _Reader:
 
     def add(self, value: Any, part: str) -> None:
         """Adds the fields that a value reads, also those by which other fields are computed."""
-        value = referred(value)
-        if value.__class__ in CONTAINERS:
-            for item in items(value):
-                self.add(item, part)
-        if not isinstance(value, Expression) or makes_data(value):
-            return
-        field = self._cls.__dataclass_fields__.get(value._pytree__name)
-        if field is not None and (field.name in self.found or not self._is_static(field)):
-            return
-        if field is not None and field.name in self._declared and field.init:
-            self.found[field.name] = part
-        for operand in operands_of(value):
-            self.add(operand, part)
+        for term in walk(value, self._operands):
+            field = self._field_of(term)
+            if field is not None and field.init and field.name in self._declared and self._is_read(term):
+                self.found.setdefault(field.name, part)
+
+    def _operands(self, value: Any) -> tuple[Any, ...]:
+        return operands_of(value) if self._is_read(value) else ()
+
+    def _is_read(self, value: Any) -> bool:
+        """Whether a value is made of numbers, and not of layers or arrays."""
+        field = self._field_of(value)
+        return not makes_data(value) and (field is None or self._is_static(field))
+
+    def _field_of(self, value: Any) -> dataclasses.Field[Any] | None:
+        name = value._pytree__name if isinstance(value, Term) else None
+        found: dataclasses.Field[Any] | None = self._cls.__dataclass_fields__.get(name)
+        return found
 
     def _is_static(self, field: dataclasses.Field[Any]) -> bool:
         is_attribute = field._field_type is dataclasses._FIELD  # type: ignore[attr-defined]  # the standard offers no public way
@@ -100,25 +103,24 @@ class _Reader:
     def is_integer(self, value: Any) -> bool:
         """Whether a value is an integer, or holds integers only, by the annotations of the fields in it."""
         value = referred(value)
-        if not isinstance(value, Expression):
-            is_literal = isinstance(value, (list, tuple, dict))
-            return all(map(self.is_integer, items(value))) if is_literal else type(value) is int
-        field = self._cls.__dataclass_fields__.get(value._pytree__name)
+        if value.__class__ in CONTAINERS:
+            return all(map(self.is_integer, operands_of(value)))
+        if not isinstance(value, Term):
+            return type(value) is int
+        field, call = self._field_of(value), call_of(value)
         if field is not None and field.init:
             return _is_integer_type(AnnotationScope(self._cls).resolve(field.type))
-        call = call_of(value)
         if call is not None:
-            is_made = makes_data(value) or isinstance(call.target, Expression)
+            is_made = makes_data(value) or isinstance(call.target, Term)
             return not is_made and all(map(self.is_integer, _arguments(call)))
-        target, operands = target_of(value), tuple(operands_of(value))
-        if target is literal or target is item_of:
-            return self.is_integer(operands[0])
+        target, operands = target_of(value), operands_of(value)
         if target is attribute:
             return _is_integer_type(self._annotation_of_attribute(*operands))
-        if target is chosen:
-            return all(map(self.is_integer, operands[1:]))
+        if target is item_of:
+            return self.is_integer(operands[0])
         is_whole = is_arithmetic(target) and target is not operator.truediv
-        return is_whole and all(map(self.is_integer, operands))
+        parts = operands if is_whole else results_of(value)
+        return bool(parts) and all(map(self.is_integer, parts))
 
     def _annotation_of_attribute(self, owner: Any, name: str) -> Any:
         """The annotation of an attribute of the class of a field, as of `dim` in ``config.dim``."""
@@ -160,7 +162,7 @@ def check_sizes(cls: Any, part: Part) -> None:
 
 def fix_of_size(part: Part, where: str) -> str | None:
     """The call that makes an integer of the argument that was none; `where` is the class and the argument."""
-    for call in filter(None, map(call_of, _values_in(part))):
+    for call in filter(None, map(call_of, _terms_of(part))):
         for name, value in _integer_arguments(call) if isinstance(call.target, type) else ():
             if where == f"{type_name(call.target)}.{name}" and has_expression(value):
                 fixed = Expression(call.with_arguments({name: Expression(Call(int, (value,)))}))
@@ -173,10 +175,10 @@ def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
         shape: Any = part.recipe.shape
         sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
         yield from (("this entry of the shape", size) for size in sizes)
-    for value in _values_in(part):
-        call = call_of(value)
-        if target_of(value) is repeated:
-            yield "the length of the list", next(iter(operands_of(value)))
+    for term in _terms_of(part):
+        call = call_of(term)
+        if target_of(term) is repeated:
+            yield "the length of the list", operands_of(term)[0]
         elif call is not None and _has_quotient(call):
             yield from ((f"the argument {name!r}", size) for name, size in _integer_arguments(call))
 
@@ -201,11 +203,7 @@ def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _quotient_in(value: Any) -> Expression | None:
+def _quotient_in(value: Any) -> Term | None:
     """A division in arithmetic, which makes its result a float."""
-    value = referred(value)
-    target = target_of(value)
-    if target is operator.truediv and isinstance(value, Expression):
-        return value
-    operands = operands_of(value) if is_arithmetic(target) else ()
-    return next((found for operand in operands if (found := _quotient_in(operand)) is not None), None)
+    found = walk(value, lambda value: operands_of(value) if is_arithmetic(target_of(value)) else ())
+    return next((term for term in found if isinstance(term, Term) and target_of(term) is operator.truediv), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from declax._fields.interning import Shared
@@ -106,12 +106,32 @@ def call_of(value: Any) -> Call | None:
     return None if call is None or id(call.target) in OPERATIONS else call
 
 
-def operands_of(value: Any) -> Iterable[Any]:
-    """The operands of a term, or the items of a container."""
+def operands_of(value: Any) -> tuple[Any, ...]:
+    """The operands of a term, or the items of a container; none of other values."""
+    if isinstance(value, Term):
+        return () if value._pytree__call is None else value._pytree__call.operands()
+    if value.__class__ in CONTAINERS:
+        return tuple(items(value))
+    return ()
+
+
+def results_of(value: Any) -> tuple[Any, ...]:
+    """Those operands of which the value is one, or consists: of another name, a branch, a list or a literal."""
     if not isinstance(value, Term):
-        made: Iterable[Any] = items(value)
-        return made
-    return () if value._pytree__call is None else value._pytree__call.operands()
+        return operands_of(value)
+    call = value._pytree__call
+    return () if call is None or id(call.target) not in _RESULTS else call.args[_RESULTS[id(call.target)] :]
+
+
+def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> Iterator[Any]:
+    """A value and what it is made of, in the order of the source and each once; `below` says what to enter."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            waiting.extend(reversed(below(value)))
 
 
 def items(value: Any) -> Any:
@@ -194,6 +214,10 @@ _NOTATIONS: Final[list[tuple[Callable[..., Any], str]]] = [
 ]
 OPERATIONS: Final = {id(function): notation for function, notation in _NOTATIONS}
 """How Python writes each operation, with a place for each operand; by identity, since targets may have no hash."""
+
+
+_RESULTS: Final = {id(same): 0, id(literal): 0, id(repeated): 1, id(chosen): 1}
+"""The first operand that is, or is in, the value of an operation."""
 
 
 def is_arithmetic(target: Any) -> bool:

@@ -31,6 +31,7 @@ from declax._fields.call import (
     repeated,
     same,
     target_of,
+    walk,
 )
 from declax._fields.keys import RNGS, rngs_parameter
 from declax._fields.refusals import (
@@ -266,7 +267,7 @@ class Reference(Expression):
 
     @property
     def _pytree__target(self) -> Any:
-        return next(iter(operands_of(self)))
+        return operands_of(self)[0]
 
 
 def referred(value: Any) -> Any:
@@ -286,7 +287,7 @@ class Literal(Expression):
 
     @property
     def _pytree__value(self) -> Any:
-        return next(iter(operands_of(self)))
+        return operands_of(self)[0]
 
 
 # ================================================================= finding expressions
@@ -335,14 +336,15 @@ def contents_of(value: Expression, known: Mapping[int, object]) -> Contents:
 
 def is_constant(value: Any) -> bool:
     """Whether a value is made of calls and literals alone, without a field, and its calls require no `rngs`."""
-    call = call_of(value)
-    if call is not None:
-        parameter = rngs_parameter(call.target)
-        is_lacking = parameter is not None and parameter.is_required and RNGS not in call.kwargs
-        return not is_lacking and all(map(is_constant, call.operands()))
-    if isinstance(value, Expression) and not isinstance(value, Literal | Reference):
-        return False
-    return not has_expression(value) or all(map(is_constant, operands_of(value)))
+    return all(_needs_nothing(term) for term in walk(value) if isinstance(term, Term))
+
+
+def _needs_nothing(term: Term) -> bool:
+    call = call_of(term)
+    if call is None:
+        return isinstance(term, Literal | Reference)
+    parameter = rngs_parameter(call.target)
+    return parameter is None or not parameter.is_required or RNGS in call.kwargs
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:

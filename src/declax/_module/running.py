@@ -75,7 +75,7 @@ def _call_of_none(error: Exception) -> LayerError | None:
     declared = maker_of(type(owner)).expressions.get(name, (None,))[0]
     if declared is None or target_of(declared) is not chosen:
         return None
-    flag = next(iter(operands_of(declared)))
+    flag = operands_of(declared)[0]
     condition = declared_text(flag) if isinstance(flag, Term) else repr(flag)
     return LayerError(
         f"{type_name(type(owner))}.{name}",
