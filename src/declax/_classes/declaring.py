@@ -16,7 +16,7 @@ from declax._fields.deciding import decide, refuses_data
 from declax._fields.expressions import Declaration, Expression, referred
 from declax._fields.keys import RNGS
 from declax._fields.refusals import refuse_partial
-from declax._fields.sources import bare, term_text, text_of
+from declax._fields.sources import text_of
 from declax._fields.specifiers import (
     CLASS_VAR,
     PartRecipe,
@@ -169,7 +169,7 @@ def _check_body(info: ClassInfo, body: BodyNames) -> None:
             why="expressions refer to fields and parts by name, and could mean either",
             fix=f"{name}_2: {annotation_text(annotations.get(name, ...))} = dx.field()"
             if isinstance(value, Declaration)
-            else f"{name}_2 = {bare(value)}",
+            else f"{name}_2 = {text_of.whole(value)}",
         )
     for test, name in body.faults.tested:
         if name in body.bound and test not in body.bound:
@@ -257,9 +257,9 @@ def _declare_argument(info: ClassInfo, name: str, expression: Expression, annota
     if status is Status.DATA and (is_static or decision.is_number or refuses_data(annotation, scope)):
         raise FieldError(
             f"{type_name(cls)}.{name}",
-            f"the part {term_text(expression, text_of)} is data, and its annotation or specifier makes it static",
+            f"the part {text_of.term(expression)} is data, and its annotation or specifier makes it static",
             got="dx.static(...)" if is_static else annotation_text(annotation),
-            fix=f"{name} = {bare(expression)}        # without an annotation, or with that of the part",
+            fix=f"{name} = {text_of.whole(expression)}        # without an annotation, or with that of the part",
         )
     if decision.status is not None and status is not Status.DATA:
         status = None

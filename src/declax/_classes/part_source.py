@@ -20,7 +20,7 @@ from declax._fields.class_info import maker_of
 from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
 from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, rngs_parameter
 from declax._fields.refusals import refuse_partial
-from declax._fields.sources import NoteWriter, SourceWriter, bare, class_text, declared_text, term_text, text_of
+from declax._fields.sources import NoteWriter, SourceWriter, class_text, declared_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
 from declax._tree.codegen import compile_functions
 from declax.errors import DeclaxError, FieldError, LayerError, MissingRngsError, describe, set_fix, type_name
@@ -311,7 +311,7 @@ class PartsFunction:
 
     def _without_rngs(self, part: Part, call: Call) -> FieldError:
         with_rngs = Call(call.target, call.args, {**call.kwargs, RNGS: OWN_RNGS})
-        old, new = (term_text(Expression(made), text_of) for made in (call, with_rngs))
+        old, new = (text_of.term(Expression(made)) for made in (call, with_rngs))
         fix = layer_line(self._cls)
         if RNGS in self._cls.__dataclass_fields__:
             lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
@@ -340,7 +340,7 @@ class PartsFunction:
     def _statement_for(self, part: Part, name: str) -> str:
         """The statement that declares a part, under a name."""
         annotation = f": {annotation_text(own_annotations(self._cls)[part.name])}" if part.is_argument else ""
-        return f"{name}{annotation} = {bare(part.expression)}"
+        return f"{name}{annotation} = {text_of.whole(part.expression)}"
 
     def _source_with(self, part: Part, writer: SourceWriter) -> str:
         if isinstance(part.recipe, PartRecipe):

@@ -13,7 +13,7 @@ from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
 from declax._fields.refusals import variable_line
-from declax._fields.sources import argument_text, text_of
+from declax._fields.sources import text_of
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
 from declax._tree.statuses import data_within
 from declax._variables.variable import Variable
@@ -90,7 +90,7 @@ def fix_of_shared(name: str, value: object) -> str:
         return FIX_OF_SHARED
     array = value.raw_value
     is_array = not isinstance(array, Expression) and hasattr(array, "shape")
-    shape = str(tuple(array.shape)) if is_array else f"({argument_text(array, text_of)},)"
+    shape = str(tuple(array.shape)) if is_array else f"({text_of.argument(array)},)"
     return variable_line(name, type(value), shape, "zeros")
 
 

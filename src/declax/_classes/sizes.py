@@ -28,7 +28,7 @@ from declax._fields.call import (
 )
 from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, Expression, referred
-from declax._fields.sources import bare, declared_text
+from declax._fields.sources import declared_text, text_of
 from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
 from declax.errors import FieldError, type_name
 
@@ -154,9 +154,9 @@ def check_sizes(cls: Any, part: Part) -> None:
         if quotient is not None:
             raise FieldError(
                 f"{type_name(cls)}.{part.name}",
-                f"{what} is a size, and {bare(quotient)} is a float",
+                f"{what} is a size, and {text_of.whole(quotient)} is a float",
                 expected="an integer",
-                fix=f"{bare(quotient).replace(' / ', ' // ')}        # in place of {bare(quotient)}",
+                fix=f"{text_of.whole(quotient).replace(' / ', ' // ')}        # in place of {text_of.whole(quotient)}",
             )
 
 

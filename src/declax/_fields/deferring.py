@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from declax._fields.call import Call, call_of, chosen, has_expression, repeated
 from declax._fields.expressions import Expression, defer_call, referred
 from declax._fields.refusals import refuse_partial, require_class_body
-from declax._fields.sources import class_text, term_text, text_of
+from declax._fields.sources import class_text, text_of
 from declax.errors import FieldError, describe
 
 P = ParamSpec("P")
@@ -75,7 +75,7 @@ def repeat(n: int, item: T, /) -> list[T]:
             "repeat",
             f"the repeated value is the part {text_of(item)}, so that all elements would be one object",
             why="the name of a part refers to the object that an instance has",
-            fix=f"dx.repeat(depth, {term_text(part, text_of)})",
+            fix=f"dx.repeat(depth, {text_of.term(part)})",
         )
     made = Expression(Call(repeated, (n, item)))
     require_class_body(made)

@@ -44,7 +44,7 @@ from declax._fields.refusals import (
     refuse_function,
     require_class_body,
 )
-from declax._fields.sources import argument_text, declared_text, text_of
+from declax._fields.sources import declared_text, text_of
 from declax.errors import ExpressionError, MissingAttributeError, type_name
 
 
@@ -72,7 +72,7 @@ class Expression(Term):
         frame = sys._getframe(1)  # errors and debuggers call it from functions, or from an evaluated "<string>"
         if is_class_body(frame) and not frame.f_code.co_name.startswith("<"):
             refuse(self, "repr()", 'dx.defer("{!r}".format)(TERM)')
-        return declared_text(self) if class_body() is None else argument_text(self, text_of)
+        return declared_text(self) if class_body() is None else text_of.argument(self)
 
     def __getattr__(self, name: str) -> Expression:
         if name == "__jax_array__" and makes_array(sys._getframe(1)):

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 from declax._fields.body_code import Call, argument_with, calls_around, target_of
 from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
 from declax._fields.keys import OPEN_BODIES
-from declax._fields.sources import argument_text, bare, class_text, text_of
+from declax._fields.sources import class_text, text_of
 from declax._jax import converts_to_array
 from declax.errors import DeclaxError, ExpressionError, FieldError
 
@@ -23,7 +23,7 @@ def refuse(term: Term, operation: str, fix: str) -> NoReturn:
     ``FIELD`` stands for the first field or term in it, as `dim` in ``dim > 3``.
     """
     frame = require_class_body(term)
-    text = argument_text(term, text_of)
+    text = text_of.argument(term)
     fix = fix.replace("TEXT", text_of(term))
     raise ExpressionError(
         f"{frame.f_code.co_name}.{text}" if text.isidentifier() else f"{frame.f_code.co_name}: {text}",
@@ -115,7 +115,7 @@ def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -
     frame = class_body()
     if frame is None:
         raise error(
-            bare(term),
+            text_of.whole(term),
             "a field has no value until an instance is created, and this is not in the body of a declared class",
             fix="block.dim        # the field of an instance, in place of Block.dim",
         )

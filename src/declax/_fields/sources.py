@@ -1,4 +1,4 @@
-"""The source text of expressions."""
+"""Calls and values as Python: as a class body writes them, and as generated functions evaluate them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import keyword
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 from declax._fields.call import (
     CONTAINERS,
@@ -16,51 +16,15 @@ from declax._fields.call import (
     Term,
     attribute,
     call_of,
+    chosen,
     has_expression,
-    is_lazy,
     literal,
     repeated,
     target_of,
+    walk,
 )
 from declax._fields.keys import OWN_RNGS, RNGS, omits_rngs, own_rngs_for, with_rngs
 from declax.errors import type_name
-
-Write = Callable[[Any], str]
-"""Gives the source of an operand."""
-
-
-# ================================================================= values as text
-
-
-def text_of(value: object) -> str:
-    """A value as the class body that is being declared writes it: names of bases with their class."""
-    if isinstance(value, Term) and value._pytree__owner is not None:
-        return f"{value._pytree__owner}.{value._pytree__name}"
-    return _text(value, text_of)
-
-
-def declared_text(declared: Term, owner: str | None = None) -> str:
-    """An expression as the class that declares it, or else `owner`, writes it: names of bases with their class."""
-    owner = declared._pytree__owner or owner
-
-    def write(value: object) -> str:
-        is_inherited = isinstance(value, Term) and owner is not None and value._pytree__owner not in (None, owner)
-        return text_of(value) if is_inherited else _text(value, write)
-
-    return bare(declared, write)
-
-
-def _text(value: Any, write: Write) -> str:
-    if isinstance(value, Term):
-        name = value._pytree__name
-        return name if name is not None else term_text(value, write)
-    if value.__class__ in CONTAINERS:
-        return container_text(value, write)
-    if isinstance(value, type):
-        return class_text(value)
-    is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
-    text = f"{class_text(type(value)).replace('ArrayImpl', 'Array')}(...)" if is_long else repr(value)
-    return getattr(value, "__name__", None) or text
 
 
 def class_text(cls: type) -> str:
@@ -68,24 +32,13 @@ def class_text(cls: type) -> str:
     return f"dx.{type_name(cls)}" if cls.__module__.startswith("declax.") else type_name(cls)
 
 
-def bare(value: Term, write: Write = text_of) -> str:
-    """The source of an expression by itself, without the brackets around all of it."""
-    return argument_text(value, lambda operand: term_text(value, write) if operand is value else write(operand))
+def call_text(name: str, args: Iterable[str], kwargs: Mapping[str, str]) -> str:
+    """A call, of the texts of its arguments."""
+    return f"{name}({', '.join([*args, *(f'{key}={text}' for key, text in kwargs.items())])})"
 
 
-def argument_text(value: Any, write: Write) -> str:
-    text = write(value)
-    is_bracketed = text.startswith("(") and OPERATIONS.get(id(target_of(value)), "").startswith("(")  # it has no name
-    return text[1:-1] if is_bracketed else text
-
-
-def operand_text(value: Any, write: Write) -> str:
-    """The source of an operand; a negative number binds less than a power."""
-    text = write(value)
-    return f"({text})" if text.startswith("-") else text
-
-
-def container_text(value: Any, write: Write) -> str:
+def container_text(value: Any, write: Callable[[Any], str]) -> str:
+    """A list, tuple or dict; `write` gives the text of each item."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{write(k)}: {write(v)}" for k, v in value.items()) + "}"
     inside = ", ".join(map(write, value))
@@ -94,67 +47,108 @@ def container_text(value: Any, write: Write) -> str:
     return f"({inside},)" if len(value) == 1 else f"({inside})"
 
 
-def call_text(name: str, args: Iterable[str], kwargs: Mapping[str, str]) -> str:
-    """A call, of the texts of its arguments."""
-    return f"{name}({', '.join([*args, *(f'{key}={text}' for key, text in kwargs.items())])})"
-
-
-def term_text(term: Term, write: Write) -> str:
-    """The source of a term by its call, although it may have a name."""
-    call = term._pytree__call
-    if call is None:
-        return term._pytree__name or "field()"
-    notation = OPERATIONS.get(id(call.target))
-    if notation is None:
-        return _code(call, write) if isinstance(write, SourceWriter) else _declaration(call, write)
-    if call.target is literal:
-        return container_text(call.args[0], write)
-    if call.target is attribute:
-        return notation.format(operand_text(call.args[0], write), call.args[1])
-    if is_lazy(call.target) and not isinstance(write, SourceWriter):
-        name = "dx.repeat" if call.target is repeated else "dx.when"
-        return call_text(name, [argument_text(value, write) for value in call.args], {})
-    return notation.format(*(operand_text(value, write) for value in call.args))
-
-
-def _declaration(call: Call, write: Write) -> str:
-    """A call as a class body writes it."""
-    args = [argument_text(value, write) for value in call.args]
-    kwargs = {name: argument_text(value, write) for name, value in call.kwargs.items()}
-    function = write(call.target)
-    is_deferred = _defers_calls(call.target) or call.target is slice
-    return call_text(function if is_deferred else f"dx.defer({function})", args, kwargs)
-
-
-def _code(call: Call, write: SourceWriter) -> str:
-    """A call as generated code makes it; a class that makes layers evaluates the first argument for each of them."""
-    target, kwargs = call.target, call.kwargs
-    function = write(target)
-    args = [argument_text(value, write) for value in call.args]
-    first = call_of(call.args[0]) if args and hasattr(target, "_pytree__makes_layers") else None
-    if first is not None and _defers_calls(first.target):
-        kwargs = {RNGS: _rngs_of(first, write), **kwargs}
-        args[0] = write.function(call.args[0], kwargs[RNGS])
-    elif write.implies_rngs and isinstance(target, Term) and RNGS not in kwargs:
-        function = f"{write.constant(with_rngs, 'with_rngs')}({function}, {write(OWN_RNGS)})"
-    elif write.implies_rngs and omits_rngs(call):
-        kwargs = {**kwargs, RNGS: own_rngs_for(target)}
-    return call_text(function, args, {name: argument_text(value, write) for name, value in kwargs.items()})
-
-
-def _rngs_of(call: Call, write: SourceWriter) -> Any:
-    """The argument `rngs` of a call, or else of a call among its arguments."""
-    if call.kwargs.get(RNGS) is not None:
-        return call.kwargs[RNGS]
-    if write.implies_rngs and (omits_rngs(call) or (isinstance(call.target, Term) and RNGS not in call.kwargs)):
-        return OWN_RNGS
-    inner = (operand._pytree__call for operand in call.operands() if isinstance(operand, Term))
-    return next((found for held in inner if held is not None and (found := _rngs_of(held, write)) is not None), None)
-
-
 def _defers_calls(function: Any) -> bool:
     """Whether a call with an expression among its arguments is deferred without `defer`."""
     return isinstance(function, Term) or hasattr(function, "_pytree__is_pytree")
+
+
+# ================================================================= class bodies
+
+
+class Writer:
+    """Writes values as a class body does: operands, with brackets around arithmetic.
+
+    Args:
+      owners: the classes whose names stand alone; those of others follow their class. None: all stand alone.
+    """
+
+    functions: Mapping[int, str] = {id(repeated): "dx.repeat", id(chosen): "dx.when"}
+    """How a class body calls operations that Python writes in another way."""
+
+    def __init__(self, owners: Collection[str | None] | None) -> None:
+        self._owners = owners
+
+    def __call__(self, value: Any) -> str:
+        """The source of a value: its name, or what it is made of."""
+        name = self.name(value)
+        if name is not None:
+            return name
+        if isinstance(value, Term):
+            return self.term(value)
+        return container_text(value, self) if self.is_open(value) else self.plain(value)
+
+    def name(self, value: Any) -> str | None:
+        """The name of a value, if it has one."""
+        if not isinstance(value, Term) or value._pytree__name is None:
+            return None
+        is_own = self._owners is None or value._pytree__owner in self._owners
+        return value._pytree__name if is_own else f"{value._pytree__owner}.{value._pytree__name}"
+
+    def is_open(self, value: Any) -> bool:
+        """Whether a value is a container whose items are written one by one."""
+        return value.__class__ in CONTAINERS
+
+    def plain(self, value: Any) -> str:
+        """The name of a class or function, the repr of a short value, or the class of another one."""
+        if isinstance(value, type):
+            return class_text(value)
+        is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
+        text = f"{class_text(type(value)).replace('ArrayImpl', 'Array')}(...)" if is_long else repr(value)
+        return getattr(value, "__name__", None) or text
+
+    def call(self, call: Call) -> str:
+        """A call of a class or function, under `defer` if that is what defers it."""
+        function = self(call.target)
+        is_deferred = _defers_calls(call.target) or call.target is slice
+        kwargs = {name: self.argument(value) for name, value in call.kwargs.items()}
+        return call_text(function if is_deferred else f"dx.defer({function})", map(self.argument, call.args), kwargs)
+
+    def term(self, term: Term) -> str:
+        """The source of a term by its call, although it may have a name."""
+        call = term._pytree__call
+        if call is None:
+            return term._pytree__name or "field()"
+        target = id(call.target)
+        if target in self.functions:
+            return call_text(self.functions[target], map(self.argument, call.args), {})
+        if target not in OPERATIONS:
+            return self.call(call)
+        if call.target is literal:
+            return container_text(call.args[0], self)
+        if call.target is attribute:
+            return OPERATIONS[target].format(self._operand(call.args[0]), call.args[1])
+        return OPERATIONS[target].format(*map(self._operand, call.args))
+
+    def whole(self, value: Any) -> str:
+        """The source of a value by itself, and by its own call although it may have a name."""
+        return _unbracketed(value, self.term(value)) if isinstance(value, Term) else self(value)
+
+    def argument(self, value: Any) -> str:
+        """The source of a value by itself, without the brackets around all of it."""
+        return _unbracketed(value, self(value))
+
+    def _operand(self, value: Any) -> str:
+        """A negative number binds less than a power."""
+        text = self(value)
+        return f"({text})" if text.startswith("-") else text
+
+
+def _unbracketed(value: Any, text: str) -> str:
+    is_bracketed = text.startswith("(") and OPERATIONS.get(id(target_of(value)), "").startswith("(")
+    return text[1:-1] if is_bracketed else text  # a name has no brackets
+
+
+text_of: Final = Writer((None,))
+"""Writes a value as the class body that is being declared does: names of bases with their class."""
+
+
+def declared_text(declared: Term, owner: str | None = None) -> str:
+    """An expression as the class that declares it, or else `owner`, writes it: names of bases with their class."""
+    owner = declared._pytree__owner or owner
+    return Writer(None if owner is None else (None, owner)).whole(declared)
+
+
+# ================================================================= generated functions
 
 
 def _is_mutable(value: Any) -> bool:
@@ -169,7 +163,7 @@ def _is_literal(value: Any) -> bool:
     return value is None or value.__class__ in (bool, int, str) or (value.__class__ is float and math.isfinite(value))
 
 
-class SourceWriter:
+class SourceWriter(Writer):
     """Writes expressions as the source of a function, and collects the constants in them.
 
     Expressions with a name are found by identity; `reserved` are the names that the function around the source binds.
@@ -180,39 +174,62 @@ class SourceWriter:
       shared: the local names of expressions that stand more than once in a part, by identity; empty until written.
     """
 
+    functions: Mapping[int, str] = {}
+
     def __init__(self, names: Mapping[int, str], reserved: Collection[str] = (), *, implies_rngs: bool = False) -> None:
+        super().__init__(())
         self._names = names
         self._reserved = reserved
         self.implies_rngs = implies_rngs
         self.shared: dict[int, str] = {}
         self.constants: dict[str, Any] = {"abs": abs, "range": range}
 
-    def __call__(self, value: Any) -> str:
-        """The source of a value."""
+    def name(self, value: Any) -> str | None:
+        """The name of a value; an expression that is shared gets its name where it stands first."""
         known = self._names.get(id(value))
-        if known is not None:
+        if known is not None or id(value) not in self.shared:
             return known
-        if isinstance(value, Term):
-            return self._shared(value) if id(value) in self.shared else term_text(value, self)
-        if value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value)):
-            return container_text(value, self)
+        known = self.shared[id(value)]
+        if known:
+            return known
+        known = self.shared[id(value)] = self.constant(value, "shared")
+        return f"({known} := {self.term(value)})"
+
+    def is_open(self, value: Any) -> bool:
+        """Whether a container is made anew: it holds expressions, or may be changed."""
+        return value.__class__ in CONTAINERS and (has_expression(value) or _is_mutable(value))
+
+    def plain(self, value: Any) -> str:
+        """The source of a literal; the name of another constant."""
         if _is_literal(value):
             return repr(value)
         return self.constant(value, getattr(value, "__name__", None) or repr(value))
 
-    def _shared(self, value: Term) -> str:
-        """The source of an expression that is evaluated at its first place."""
-        name = self.shared[id(value)]
-        if name:
-            return name
-        name = self.shared[id(value)] = self.constant(value, "shared")
-        return f"({name} := {term_text(value, self)})"
+    def call(self, call: Call) -> str:
+        """A call with its `rngs`; a class that makes layers evaluates the first argument for each of them."""
+        target, kwargs = call.target, call.kwargs
+        function = self(target)
+        args = list(map(self.argument, call.args))
+        first = call_of(call.args[0]) if args and hasattr(target, "_pytree__makes_layers") else None
+        if first is not None and _defers_calls(first.target):
+            kwargs = {RNGS: self._rngs_of(first), **kwargs}
+            args[0] = self._function(call.args[0], kwargs[RNGS])
+        elif self.implies_rngs and isinstance(target, Term) and RNGS not in kwargs:
+            function = f"{self.constant(with_rngs, 'with_rngs')}({function}, {self(OWN_RNGS)})"
+        elif self.implies_rngs and omits_rngs(call):
+            kwargs = {**kwargs, RNGS: own_rngs_for(target)}
+        return call_text(function, args, {name: self.argument(value) for name, value in kwargs.items()})
 
-    def whole(self, value: Any) -> str:
-        """The source of a value by its own expression, although it has a name."""
-        return bare(value, self)
+    def _rngs_of(self, call: Call) -> Any:
+        """The argument `rngs` of a call, or else of a call among its arguments."""
+        for held in filter(None, map(call_of, walk(Term(call)))):
+            if held.kwargs.get(RNGS) is not None:
+                return held.kwargs[RNGS]
+            if self.implies_rngs and (omits_rngs(held) or (isinstance(held.target, Term) and RNGS not in held.kwargs)):
+                return OWN_RNGS
+        return None
 
-    def function(self, item: Any, rngs: Any) -> str:
+    def _function(self, item: Any, rngs: Any) -> str:
         """The source of a function that evaluates an expression, with the given keys in place of `rngs`."""
         names = self._names if rngs is None else {**self._names, id(rngs): "rngs"}
         writer = SourceWriter(names, self._reserved, implies_rngs=self.implies_rngs and rngs is not None)
