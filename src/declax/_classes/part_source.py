@@ -18,7 +18,7 @@ from declax._fields.call import Call, call_of
 from declax._fields.class_body import RNGS_LINES, layer_line
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
-from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, rngs_parameter
+from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, requires_rngs
 from declax._fields.refusals import refuse_partial
 from declax._fields.sources import NoteWriter, SourceWriter, class_text, declared_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
@@ -184,7 +184,7 @@ class PartsFunction:
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
         for made in map(call_of, (self._made[part.name], *(call for call, _ in contents.calls))):
-            if made is not None and not self._implies_rngs and _lacks_rngs(made):
+            if made is not None and not self._implies_rngs and _needs_rngs(made):
                 raise self._without_rngs(part, made)
         for call, around in contents.calls:
             if found.setdefault(id(call), around) != around or seen.setdefault(id(call), part) is not part:
@@ -368,12 +368,10 @@ def _require_made(where: str, result: Any) -> Any:
     return result
 
 
-def _lacks_rngs(call: Call) -> bool:
-    """Whether a call leaves out the `rngs` that the function or class needs."""
-    if isinstance(call.target, Expression) or not omits_rngs(call):
-        return False
-    parameter = rngs_parameter(call.target)
-    return (parameter is not None and parameter.is_required) or draws_keys(call.target)
+def _needs_rngs(call: Call) -> bool:
+    """Whether a call leaves out `rngs`, and its target requires them or draws keys from them."""
+    is_known = not isinstance(call.target, Expression)
+    return is_known and omits_rngs(call) and (requires_rngs(call.target) or draws_keys(call.target))
 
 
 def draws_keys(target: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_origin
@@ -194,12 +193,11 @@ def _has_quotient(call: Call) -> bool:
 def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
     """The arguments of a call that the called function annotates as integers, by name."""
     try:
-        signature = inspect.signature(call.target)
-        given = signature.bind_partial(*call.args, **call.kwargs).arguments
+        bound = call.bind()
     except (TypeError, ValueError):  # it has no signature, or the arguments do not fit
         return
-    for name, value in given.items():
-        if signature.parameters[name].annotation in (int, "int"):
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].annotation in (int, "int"):
             yield name, value
 
 

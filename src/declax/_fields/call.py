@@ -41,21 +41,20 @@ class Call(Unmade, Shared):
         target = () if id(self.target) in OPERATIONS else (self.target,)
         return (*target, *self.args, *self.kwargs.values())
 
-    def _bound(self) -> tuple[inspect.BoundArguments, str]:
-        """The arguments by name, and the name of ``**kwargs``."""
-        signature = inspect.signature(self.target)
-        names = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
-        return signature.bind_partial(*self.args, **self.kwargs), next(names, "")
+    def bind(self) -> inspect.BoundArguments:
+        """The arguments by the signature. Raises a TypeError or ValueError if it is unknown or does not fit."""
+        return inspect.signature(self.target).bind_partial(*self.args, **self.kwargs)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments by name. Raises a TypeError or ValueError if the signature is unknown or does not fit."""
-        bound, extra = self._bound()
-        further = bound.arguments.pop(extra, {})
+        """The arguments by name, also those in ``**kwargs``; raises as `bind` does."""
+        bound = self.bind()
+        further = bound.arguments.pop(_extra(bound), {})
         return {**bound.arguments, **further}
 
     def with_arguments(self, changes: Mapping[str, Any]) -> Call:
         """The same call with other arguments, by name."""
-        bound, extra = self._bound()
+        bound = self.bind()
+        extra = _extra(bound)
         for name, value in changes.items():
             is_known = name in bound.signature.parameters and name != extra
             (bound.arguments if is_known else bound.arguments.setdefault(extra, {}))[name] = value
@@ -70,6 +69,11 @@ class Call(Unmade, Shared):
             count, item = self.args
             return [evaluate(item, environment) for _ in range(evaluate(count, environment))]
         return environment.call(self)
+
+
+def _extra(bound: inspect.BoundArguments) -> str:
+    """The name of ``**kwargs``."""
+    return next((p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD), "")
 
 
 # ================================================================= terms

@@ -33,7 +33,7 @@ from declax._fields.call import (
     target_of,
     walk,
 )
-from declax._fields.keys import RNGS, rngs_parameter
+from declax._fields.keys import lacks_rngs
 from declax._fields.refusals import (
     class_body,
     compares_by_identity,
@@ -336,15 +336,9 @@ def contents_of(value: Expression, known: Mapping[int, object]) -> Contents:
 
 def is_constant(value: Any) -> bool:
     """Whether a value is made of calls and literals alone, without a field, and its calls require no `rngs`."""
-    return all(_needs_nothing(term) for term in walk(value) if isinstance(term, Term))
-
-
-def _needs_nothing(term: Term) -> bool:
-    call = call_of(term)
-    if call is None:
-        return isinstance(term, Literal | Reference)
-    parameter = rngs_parameter(call.target)
-    return parameter is None or not parameter.is_required or RNGS in call.kwargs
+    terms = [term for term in walk(value) if isinstance(term, Term)]
+    is_closed = all(call_of(term) is not None or isinstance(term, Literal | Reference) for term in terms)
+    return is_closed and not any(map(lacks_rngs, filter(None, map(call_of, terms))))
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:

@@ -140,16 +140,22 @@ def _read(target: Any) -> RngsParameter | None:
     return RngsParameter(found.default is inspect.Parameter.empty, position)
 
 
-def is_without_rngs(target: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-    """Whether a call leaves out a parameter `rngs` that the target has."""
-    found = rngs_parameter(target)
-    return found is not None and not found.is_given(args, kwargs)
-
-
 def omits_rngs(call: Call) -> bool:
     """Whether a call leaves out a parameter `rngs` that its target has."""
-    is_given = id(OWN_RNGS) in map(id, call.args)
-    return not is_given and is_without_rngs(call.target, call.args, call.kwargs)
+    found = rngs_parameter(call.target)
+    is_given = found is None or found.is_given(call.args, call.kwargs) or id(OWN_RNGS) in map(id, call.args)
+    return not is_given
+
+
+def lacks_rngs(call: Call) -> bool:
+    """Whether a call leaves out `rngs` that its target requires."""
+    return omits_rngs(call) and requires_rngs(call.target)
+
+
+def requires_rngs(target: Any) -> bool:
+    """Whether a class or function has a parameter `rngs` without a default."""
+    found = rngs_parameter(target)
+    return found is not None and found.is_required
 
 
 def needed_rngs(given: R | None) -> R:
@@ -187,5 +193,4 @@ OWN_RNGS: Final = _OwnRngs()
 
 def own_rngs_for(function: Any) -> Term:
     """The `rngs` for a call that leaves them out; checked if the function requires some."""
-    parameter = rngs_parameter(function)
-    return Term(Call(needed_rngs, (OWN_RNGS,))) if parameter is not None and parameter.is_required else OWN_RNGS
+    return Term(Call(needed_rngs, (OWN_RNGS,))) if requires_rngs(function) else OWN_RNGS

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from declax._fields.call import CONTAINERS, Call, call_of, chosen, entries, has_expression, rebuilt, repeated, target_of
+from declax._fields.call import (
+    CONTAINERS,
+    Call,
+    Term,
+    call_of,
+    entries,
+    has_expression,
+    is_lazy,
+    rebuilt,
+    results_of,
+    target_of,
+    walk,
+)
 from declax._fields.expressions import Expression, Literal, Reference
 from declax._fields.sources import declared_text
 from declax.errors import ConstructionError, type_name
@@ -23,16 +35,16 @@ class DeclaredPart:
     Attributes:
       steps: the name of the part; for a part of that, the arguments and keys that lead to it.
       name: the class and the steps, for people.
-      function: the class that the expression calls.
+      call: the one in the expression whose arguments the part has.
+      function: the class that it calls.
       given: the arguments of the call by name.
     """
 
-    def __init__(self, owner: type, steps: tuple[str | int, ...], expression: Expression) -> None:
-        call = _call_in(expression)
-        assert call is not None
+    def __init__(self, owner: type, steps: tuple[str | int, ...], expression: Expression, call: Call) -> None:
         self.owner = owner
         self.steps = steps
         self.expression = expression
+        self.call = call
         self.function: Any = call.target
         self.given: Mapping[str, Any] = {
             name: with_parts(owner, (*steps, name), value) for name, value in call.arguments().items()
@@ -72,7 +84,7 @@ def with_parts(owner: type, steps: tuple[str | int, ...], value: Any) -> Any:
     if call is None or is_reference or not isinstance(call.target, type):
         return value
     try:
-        return DeclaredPart(owner, steps, value)
+        return DeclaredPart(owner, steps, value, call)
     except (TypeError, ValueError):  # the call lacks arguments, which its evaluation says, or has no signature
         return value
 
@@ -91,55 +103,42 @@ def override_of(value: Any) -> Call | None:
 
 def overriding(value: Any) -> Expression | None:
     """The expression of a part for which an override, or a container with some, was given; else None."""
-    override = override_of(value)
-    if override is not None:
-        return expression_of(override)
     opened = _opened(value)
-    return None if opened is value else Literal(opened)
+    if opened is value:
+        return None
+    return opened if isinstance(opened, Expression) else Literal(opened)
 
 
 def expression_of(override: Call) -> Expression:
     """The expression that makes a part with the arguments of an override."""
     part: DeclaredPart = override.target
-    made: Expression = _over(part, part.expression, override.kwargs)
+    arguments = {name: _opened(value, part.given.get(name)) for name, value in override.kwargs.items()}
+    made: Expression = _over(part, part.expression, True, arguments)
     return made
 
 
 def _call_in(expression: Any) -> Call | None:
     """The one call whose arguments a part has; None if there is none, or two."""
-    call = call_of(expression)
-    if call is not None:
-        return None if isinstance(call.target, Expression) else call
-    if target_of(expression) is repeated:
-        return _call_in(expression._pytree__call.args[1])
-    if target_of(expression) is chosen:
-        found = [call for branch in expression._pytree__call.args[1:] if (call := _call_of_branch(branch)) is not None]
-        return found[0] if len(found) == 1 else None
-    return None
+    calls = filter(None, map(call_of, walk(expression, _branches)))
+    found = [call for call in calls if not isinstance(call.target, Expression)]
+    return found[0] if len(found) == 1 else None
 
 
-def _call_of_branch(branch: Any) -> Call | None:
-    is_reference = isinstance(branch, Expression) and branch._pytree__name is not None
-    return None if is_reference else _call_in(branch)
+def _branches(value: Any) -> tuple[Any, ...]:
+    """What `repeat` and `when` make; what has a name is another part."""
+    branches = results_of(value) if is_lazy(target_of(value)) else ()
+    return tuple(branch for branch in branches if not isinstance(branch, Term) or branch._pytree__name is None)
 
 
-def _over(part: DeclaredPart, expression: Any, arguments: Mapping[str, Any]) -> Any:
-    """An expression whose call has other arguments."""
-    call = expression._pytree__call
-    if call.target is repeated:
-        count, item = call.args
-        return Expression(Call(repeated, (count, _over(part, item, arguments))))
-    if call.target is chosen:
-        flag, *pair = call.args
-        refused = Expression(Call(_refuse, (part, flag, tuple(arguments))))
-        branches = (
-            _over(part, branch, arguments)
-            if _call_of_branch(branch) is not None
-            else (refused if arguments else branch)
-            for branch in pair
-        )
-        return Expression(Call(chosen, (flag, *branches)))
-    return Expression(call.with_arguments({n: _opened(v, part.given.get(n)) for n, v in arguments.items()}))
+def _over(part: DeclaredPart, value: Any, flag: object, arguments: Mapping[str, Any]) -> Any:
+    """An expression whose call has other arguments; a branch without the call, under a flag, takes none."""
+    if call_of(value) is part.call:
+        return Expression(part.call.with_arguments(arguments))
+    if part.call in map(call_of, walk(value, _branches)):
+        outer = value._pytree__call
+        flag, *branches = outer.args
+        return Expression(Call(outer.target, (flag, *(_over(part, item, flag, arguments) for item in branches))))
+    return Expression(Call(_refuse, (part, flag, tuple(arguments)))) if arguments else value
 
 
 def _refuse(part: DeclaredPart, flag: object, names: Iterable[str]) -> NoReturn:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from declax._fields.call import Call
 from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS
 from declax._fields.overrides import DeclaredPart
-from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Ref, SpecData
+from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Ref, SpecData, positions
 from declax.config._declared import computed_arguments
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, target_name
@@ -71,21 +71,15 @@ class SpecVisitor:
         return self.arguments(spec, path)
 
 
-class _SearchForRngs(SpecVisitor):
-    """Finds out whether a part that is built takes `rngs`."""
-
-    is_found = False
-
-    def call(self, spec: SpecData, path: Path) -> Any:
-        self.is_found |= spec.parameters.takes_rngs
-        return self.arguments(spec, path)
-
-
-def takes_rngs(root: SpecData) -> bool:
-    """Whether `build` passes `rngs` to a part of a spec."""
-    search = _SearchForRngs(root)
-    search.run()
-    return search.is_found
+def takes_rngs(value: Any, reader: Reader | None = None) -> bool:
+    """Whether `build` passes `rngs` to a part of a spec, or of a list or dict in it."""
+    if isinstance(value, SpecData):
+        if keeps_specs(reader):
+            return False
+        if value.parameters.takes_rngs:
+            return True
+    items = value.arguments if isinstance(value, SpecData) else value
+    return any(takes_rngs(items[key], reader_below(value, reader, key)) for key in keys_of(value))
 
 
 class Builder(SpecVisitor):
@@ -124,18 +118,6 @@ class Builder(SpecVisitor):
     def _without_rngs(self, parameters: Parameters, path: Path, why: str | None = None) -> ConfigError:
         problem = f"{parameters.name} takes rngs, but none were passed"
         return ConfigError(where(self.root, path), problem, why=why, fix=self.fix)
-
-
-def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Converts arguments by name to a call: by position only if necessary."""
-    left = dict(arguments)
-    args: list[Any] = []
-    rest = left.pop(parameters.variadic, ()) if parameters.variadic is not None else ()
-    for name in parameters.positional if rest else parameters.positional_only:
-        if not rest and left.keys().isdisjoint(parameters.positional_only):
-            break
-        args.append(left.pop(name) if name in left else parameters.by_name[name].make_default())
-    return [*args, *rest], left
 
 
 def note_config_path(error: BaseException, path: Path, name: str) -> None:

@@ -286,6 +286,18 @@ def bind(parameters: Parameters, args: Sequence[object], named: Mapping[str, obj
     return {**found, **named}
 
 
+def positions(parameters: Parameters, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Converts arguments by name to a call: by position only if necessary."""
+    left = dict(arguments)
+    args: list[Any] = []
+    rest = left.pop(parameters.variadic, ()) if parameters.variadic is not None else ()
+    for name in parameters.positional if rest else parameters.positional_only:
+        if not rest and left.keys().isdisjoint(parameters.positional_only):
+            break
+        args.append(left.pop(name) if name in left else parameters.by_name[name].make_default())
+    return [*args, *rest], left
+
+
 def _rngs_given(where: str, path: Path = ()) -> ConstructionError:
     return ConstructionError(
         where,

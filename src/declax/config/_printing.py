@@ -26,8 +26,7 @@ from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
 from declax._fields.sources import call_text, container_text, declared_text
 from declax._fields.specifiers import SubmoduleRecipe
-from declax.config._building import positions
-from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData
+from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, positions
 from declax.config._declared import ClassBodyScope
 from declax.config._reading.parameters import is_dtype, target_name
 from declax.config.problems import Path, path_text
