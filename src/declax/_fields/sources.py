@@ -37,12 +37,12 @@ def call_text(name: str, args: Iterable[str], kwargs: Mapping[str, str]) -> str:
     return f"{name}({', '.join([*args, *(f'{key}={text}' for key, text in kwargs.items())])})"
 
 
-def container_text(value: Any, write: Callable[[Any], str]) -> str:
-    """A list, tuple or dict; `write` gives the text of each item."""
-    if isinstance(value, dict):
+def _container_text(value: Any, write: Callable[[Any], str]) -> str:
+    """A list, tuple or dict, also a frozen one."""
+    if isinstance(value, Mapping):
         return "{" + ", ".join(f"{write(k)}: {write(v)}" for k, v in value.items()) + "}"
     inside = ", ".join(map(write, value))
-    if isinstance(value, list):
+    if not isinstance(value, tuple):
         return f"[{inside}]"
     return f"({inside},)" if len(value) == 1 else f"({inside})"
 
@@ -75,7 +75,7 @@ class Writer:
             return name
         if isinstance(value, Term):
             return self.term(value)
-        return container_text(value, self) if self.is_open(value) else self.plain(value)
+        return _container_text(value, self) if self.is_open(value) else self.plain(value)
 
     def name(self, value: Any) -> str | None:
         """The name of a value, if it has one."""
@@ -114,7 +114,7 @@ class Writer:
         if target not in OPERATIONS:
             return self.call(call)
         if call.target is literal:
-            return container_text(call.args[0], self)
+            return _container_text(call.args[0], self)
         if call.target is attribute:
             return OPERATIONS[target].format(self._operand(call.args[0]), call.args[1])
         return OPERATIONS[target].format(*map(self._operand, call.args))

@@ -12,9 +12,9 @@ import pathlib
 import sys
 import types
 import uuid
-from collections.abc import Callable
-from types import MethodType
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, MethodType
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -22,25 +22,19 @@ import jax.numpy as jnp
 from declax._classes.parts import makes_data, recipe_of
 from declax._classes.pytree import Pytree
 from declax._fields.annotations import annotation_text
+from declax._fields.call import Term
 from declax._fields.expressions import Declaration, Expression
 from declax._fields.overrides import DeclaredPart
-from declax._fields.sources import call_text, container_text, declared_text
+from declax._fields.sources import Writer, call_text, declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, positions
 from declax.config._declared import ClassBodyScope
 from declax.config._reading.parameters import is_dtype, target_name
-from declax.config.problems import Path, path_text
+from declax.config._refs import keys_of, where
+from declax.config.problems import Path
 from declax.config.registry import ACTIVATIONS, name_in
 from declax.errors import ConfigError, describe
 from declax.initializers import NamedInitializer
-
-NameOf: TypeAlias = Callable[[Any, Path], str]
-"""The text for a class or function at a path of a spec."""
-
-
-def _bare_name(value: Any, path: Path) -> str:
-    return target_name(value) if getattr(value, "__name__", None) else repr(value)
-
 
 _WITH_REPR: Final = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, types.EllipsisType),
@@ -49,50 +43,61 @@ _WITH_REPR: Final = (
 )
 
 
-def value_text(value: Any, path: Path = (), name: NameOf = _bare_name) -> str:
-    """A frozen value as code, without imports."""
-    if isinstance(value, SpecData):
-        return _spec_text(value, path, name)
-    if type(value) in (tuple, FrozenList, FrozenDict):
-        if isinstance(value, FrozenDict):
-            return container_text({repr(k): value_text(item, (*path, k), name) for k, item in value.items()}, str)
-        texts = [value_text(item, (*path, index), name) for index, item in enumerate(value)]
-        return container_text(tuple(texts) if type(value) is tuple else texts, str)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    if is_dtype(value):
-        return _dtype_text(value)
-    if isinstance(value, enum.Enum):
-        return f"{name(type(value), path)}.{value.name}"
-    if isinstance(value, pathlib.PurePath):
-        return f"Path({value.as_posix()!r})"
-    if isinstance(value, FrozenSet):
-        inside = ", ".join(sorted(value_text(item, path, name) for item in value))
-        return f"{{{inside}}}" if inside else "set()"
-    if isinstance(value, frozenset):
-        return f"frozenset({sorted(value, key=repr)!r})"
-    if isinstance(value, functools.partial):
-        args = [value_text(v, path, name) for v in (value.func, *value.args)]
-        return call_text(
-            "functools.partial", args, {key: value_text(v, path, name) for key, v in value.keywords.items()}
-        )
-    if isinstance(value, _WITH_REPR):
-        return repr(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        return call_text(name(type(value), path), (), {key: value_text(v, path, name) for key, v in fields.items()})
-    if isinstance(value, tuple):  # a named tuple
-        return call_text(name(type(value), path), [value_text(v, path, name) for v in value], {})
-    return name(value, path)
+class SpecWriter(Writer):
+    """Writes specs and the values in them as code, without imports."""
+
+    def name(self, value: Any) -> str | None:
+        """An expression as its class declares it."""
+        return declared_text(value) if isinstance(value, Term) else None
+
+    def is_open(self, value: Any) -> bool:
+        """Whether a value is a container of a spec."""
+        return type(value) in (tuple, FrozenList, FrozenDict)
+
+    def plain(self, value: Any) -> str:
+        """A spec, or a value that is no container."""
+        if isinstance(value, SpecData):
+            return self._spec(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"float({str(value)!r})"
+        if is_dtype(value):
+            return _dtype_text(value)
+        if isinstance(value, enum.Enum):
+            return f"{self.named(type(value))}.{value.name}"
+        if isinstance(value, pathlib.PurePath):
+            return f"Path({value.as_posix()!r})"
+        if isinstance(value, FrozenSet):
+            return f"{{{', '.join(sorted(map(self, value)))}}}" if value else "set()"
+        if isinstance(value, frozenset):
+            return f"frozenset({sorted(value, key=repr)!r})"
+        if isinstance(value, functools.partial):
+            return self._made_by("functools.partial", (value.func, *value.args), value.keywords)
+        if isinstance(value, _WITH_REPR):
+            return repr(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, (type, Pytree)):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+            return self._made_by(self.named(type(value)), (), fields)
+        if isinstance(value, tuple):  # a named tuple
+            return self._made_by(self.named(type(value)), value)
+        return self.named(value)
+
+    def named(self, value: Any) -> str:
+        """A class or function."""
+        return target_name(value) if getattr(value, "__name__", None) else repr(value)
+
+    def _spec(self, spec: SpecData) -> str:
+        """The code for a spec: ``spec(Block, dim=64)``, or a dict for overrides of a declared part."""
+        if isinstance(spec.target, DeclaredPart):
+            return self(FrozenDict(spec.arguments))
+        args, named = positions(spec.parameters, spec.arguments)
+        return self._made_by("spec", (spec.target, *args), named)
+
+    def _made_by(self, name: str, args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str:
+        return call_text(name, map(self, args), {key: self(value) for key, value in kwargs.items()})
 
 
-def _spec_text(spec: SpecData, path: Path, name: NameOf) -> str:
-    """The code for a spec: ``spec(Block, dim=64)``, or a dict for overrides of a declared part."""
-    if isinstance(spec.target, DeclaredPart):
-        return value_text(FrozenDict(spec.arguments), path, name)
-    args, named = positions(spec.parameters, spec.arguments)
-    items = [name(spec.target, path), *(value_text(v, (*path, i), name) for i, v in enumerate(args))]
-    return call_text("spec", items, {key: value_text(v, (*path, key), name) for key, v in named.items()})
+value_text: Final = SpecWriter(None)
+"""Writes a spec or a frozen value for people."""
 
 
 def _dtype_text(value: Any) -> str:
@@ -140,26 +145,51 @@ def _parts_in(value: Any, key: str = "") -> dict[SpecData, list[str]]:
 # --- fingerprints -----------------------------------------------------------------
 
 
+class _UnnamedError(Exception):
+    """No code makes a value."""
+
+
+class _FullNames(SpecWriter):
+    """Writes classes and functions with their modules."""
+
+    def named(self, value: Any) -> str:
+        """The name by which another process finds a class or function."""
+        found = name_in(ACTIVATIONS, value) or importable_name(value)
+        if found is None:
+            raise _UnnamedError(value)
+        return found
+
+
+_full_text: Final = _FullNames(None)
+
+
 def canonical_text(spec: SpecData) -> str:
     """One text for all equal specs, in all processes: code with full names.
 
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
     'spec(builtins:sorted, (1, 2.0))'
     """
+    try:
+        return _full_text(spec)
+    except _UnnamedError as error:
+        raise ConfigError(
+            where(spec, _place_of_unnamed(spec)),
+            "no code makes this value",
+            got=describe(error.args[0]),
+            why="another process must find a class or function by its module and name",
+            fix="a named function in a module, or dx.spec(make, ...) with a function that makes the value",
+        ) from None
 
-    def name(value: Any, path: Path) -> str:
-        found = name_in(ACTIVATIONS, value) or importable_name(value)
-        if found is None:
-            raise ConfigError(
-                ".".join([spec.parameters.name, *([path_text(path)] if path else [])]),
-                "no code makes this value",
-                got=describe(value),
-                why="another process must find a class or function by its module and name",
-                fix="a named function in a module, or dx.spec(make, ...) with a function that makes the value",
-            )
-        return found
 
-    return value_text(spec, (), name)
+def _place_of_unnamed(value: Any, path: Path = ()) -> Path:
+    """The path of the innermost value that has no text."""
+    items = value.arguments if isinstance(value, SpecData) else value
+    for key in keys_of(value):
+        try:
+            _full_text(items[key])
+        except _UnnamedError:
+            return _place_of_unnamed(items[key], (*path, key))
+    return path
 
 
 def importable_name(obj: Any) -> str | None:
