@@ -75,8 +75,7 @@ class PartsFunction:
             for expression in expressions:
                 if id(expression) not in items:
                     names.setdefault(id(expression), _local(name) if name in self._init_vars else f"self.{name}")
-                if isinstance(expression, Literal):
-                    items.update(id(item) for item, _ in items_of(expression._pytree__value) if id(item) not in names)
+                items.update(id(item) for item, _ in items_of(expression) if id(item) not in names)
         return {**names, id(OWN_RNGS): self._rngs, id(SELF): "self"}
 
     def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
@@ -84,8 +83,8 @@ class PartsFunction:
         for expression in expressions:
             if isinstance(expression, Literal):
                 self._names[id(expression._pytree__value)] = f"self.{name}"
-                for item, path in items_of(expression._pytree__value):
-                    self._names.setdefault(id(item), f"self.{name}{path}")
+            for item, path in items_of(expression):
+                self._names.setdefault(id(item), f"self.{name}{path}")
 
     # ------------------------------------------------------------- source
 
@@ -304,7 +303,7 @@ class PartsFunction:
         shown = {key: _shown(instance, source) for key, source in self._names.items()}
         for expression in self._known[part.name]:
             shown.pop(id(expression))
-            for item, _ in items_of(expression._pytree__value) if isinstance(expression, Literal) else ():
+            for item, _ in items_of(expression):
                 if self._names.get(id(item), "").startswith(f"self.{part.name}["):
                     shown.pop(id(item), None)
         return self._source_with(part, NoteWriter(shown))

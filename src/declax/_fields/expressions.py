@@ -22,6 +22,7 @@ from declax._fields.call import (
     Term,
     attribute,
     call_of,
+    entries,
     has_expression,
     is_equality,
     is_lazy,
@@ -342,14 +343,15 @@ def is_constant(value: Any) -> bool:
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:
-    """The containers and expressions in a literal, each with its subscripts."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in pairs:
-        if isinstance(item, Expression):
+    """The containers and expressions in a literal, each with its subscripts; none in another value."""
+    held: Any = value._pytree__value if isinstance(value, Literal) else value
+    if held.__class__ not in CONTAINERS:
+        return
+    for key, item in entries(held):
+        if has_expression(item):
             yield item, f"{path}[{key!r}]"
-        elif item.__class__ in CONTAINERS and has_expression(item):
-            yield item, f"{path}[{key!r}]"
-            yield from items_of(item, f"{path}[{key!r}]")
+            if item.__class__ in CONTAINERS:
+                yield from items_of(item, f"{path}[{key!r}]")
 
 
 # ================================================================= deferring calls
