@@ -202,3 +202,77 @@ def test_the_text_of_an_expression_names_the_base():
     with pytest.raises(errors.FieldError) as caught:
         dx.replace(sub, rngs=dx.Rngs(0))
     assert "gate: ... = dx.Linear(Base.dim, 2 * Base.size, rngs=rngs)" in str(caught.value)
+
+
+# --- classes that are made in an unusual way or order -----------------------------------------
+
+
+def test_a_base_that_is_decorated_after_its_subclass():
+    class Late(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 4)
+
+    class Sub(Late):
+        def __post_init__(self):
+            self.size = self.up.out_features
+
+    dx.dataclass(Late)
+    assert Sub(3, rngs=dx.Rngs(0)).size == 4
+    assert repr(Sub.dim) == "dim"
+
+
+def test_an_undecorated_subclass_before_the_base_is_decorated():
+    class Late(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 4)
+
+    class Sub(Late):
+        pass
+
+    with pytest.raises(errors.FieldError, match="require the decorator"):
+        Sub(3, rngs=dx.Rngs(0))
+
+
+def test_a_class_with_the_entries_of_a_declared_one():
+    names = {name: value for name, value in vars(Base).items() if name not in ("__dict__", "__weakref__")}
+    copied = type(Base)("Copied", (dx.Module,), names)
+    made, plain = copied(3, rngs=dx.Rngs(0)), Base(3, rngs=dx.Rngs(0))
+    assert (type(made), type(plain), made.up.in_features) == (copied, Base, 3)
+    assert len(jax.tree.leaves(made)) == len(jax.tree.leaves(plain)) > 2
+
+
+def test_the_nearest_post_init_of_several_bases_makes_the_parts():
+    calls = []
+
+    @dx.dataclass
+    class First(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 2)
+
+        def __post_init__(self):
+            calls.append("First")
+
+    class Plain(First):
+        pass
+
+    @dx.dataclass
+    class Second(First):
+        down = dx.Linear(First.dim, 3)
+
+        def __post_init__(self):
+            calls.append("Second")
+
+    class Both(Plain, Second):
+        pass
+
+    made = Both(3, rngs=dx.Rngs(0))
+    assert (made.up.out_features, made.down.out_features, calls) == (2, 3, ["Second"])
+
+
+@pytest.mark.parametrize("name", ["sow", "set_attributes"])
+def test_a_field_that_hides_a_method_of_a_further_base(name):
+    class Mixin(dx.Pytree):
+        pass
+
+    with pytest.raises(errors.FieldError, match="hides a method of its base class"):
+        dx.dataclass(type("Model", (Mixin, dx.Module), {"__annotations__": {name: int}}))

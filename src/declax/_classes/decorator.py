@@ -174,10 +174,14 @@ def _resolve_markers(info: ClassInfo) -> None:
         resolved: Any = scope.resolve(annotation) if isinstance(annotation, str) else annotation
         if resolved is ClassVar or get_origin(resolved) is ClassVar:
             shared.append(name)
-        elif resolved not in (KW_ONLY, dataclasses.InitVar) and not isinstance(resolved, dataclasses.InitVar):
+        elif resolved is not KW_ONLY and not _is_init_var_type(resolved):
             continue
         info.annotations[name] = resolved
     info.class_variables = frozenset(shared)
+
+
+def _is_init_var_type(annotation: object) -> bool:
+    return annotation is dataclasses.InitVar or isinstance(annotation, dataclasses.InitVar)
 
 
 def _read_specifiers(info: ClassInfo) -> dict[str, Specifier | None]:
@@ -196,7 +200,7 @@ def _read_specifiers(info: ClassInfo) -> dict[str, Specifier | None]:
 def _needs_maker(info: ClassInfo, specifiers: Mapping[str, Specifier | None]) -> bool:
     """Whether constructing an instance makes parts, checks or records arguments."""
     for name, annotation in info.annotations.items():
-        if isinstance(annotation, dataclasses.InitVar) or annotation is dataclasses.InitVar:
+        if _is_init_var_type(annotation):
             return True
         specifier = specifiers.get(name)
         if specifier is not None and (specifier.recipe is not None or is_checked(info.cls.__dict__[name], specifier)):

@@ -32,7 +32,6 @@ from declax._fields.class_info import (
     ClassInfo,
     collect,
     fields_of,
-    info_of,
     maker_of,
     own_info,
     read_fields,
@@ -135,7 +134,8 @@ class PytreeMeta(_ProtocolMeta):
             raise AttributeError(text, name=name, obj=cls)
 
         def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> Any:
-            info = ClassInfo(namespace.close() if isinstance(namespace, ClassBody) else None)
+            body = namespace.close() if isinstance(namespace, ClassBody) else None
+            info = ClassInfo(body, namespace.get(INFO_KEY))
             return ABCMeta.__new__(mcs, name, bases, {**namespace, INFO_KEY: info}, **kwargs)
 
         # What a Protocol does at these is not for classes that only implement one.
@@ -532,7 +532,7 @@ def _is_trained(value: object) -> bool:
     if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, *CONTAINERS)):
         return False
     found = [item for item in data_within(value) if isinstance(item, (Pytree, Variable))]
-    return any(not info_of(item).is_frozen and jax.tree.leaves(item) for item in found)
+    return any(jax.tree.leaves(item) for item in found)
 
 
 def _not_decorated(cls: type, name: str) -> FieldError:

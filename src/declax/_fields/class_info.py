@@ -64,28 +64,28 @@ class ClassInfo:
       is_complete: whether all names in its annotations were found, or never will be.
     """
 
-    __slots__ = (
-        *("cls", "annotations", "names_around", "class_variables", "body", "marks", "reserved"),
-        *("is_declared", "maker", "post_init", "taken"),
-        *("specs", "init_vars", "variables", "is_frozen", "lacks_names", "is_registered", "is_complete"),
-    )
+    cls: type = object
+    names_around: Mapping[str, object] = {}
+    class_variables: frozenset[str] = frozenset()
+    marks: Mapping[str, dataclasses.Field[Any]] = {}
+    reserved: frozenset[str] = frozenset()
+    is_declared: bool = False
+    maker: Any = UNDECLARED
+    post_init: Callable[..., None] | None = None
+    taken: Any = MISSING
+    specs: Mapping[str, FieldSpec] = {}
+    init_vars: Sequence[str] = ()
+    variables: frozenset[str] = frozenset()
+    is_frozen: bool = False
+    lacks_names: bool = False
+    is_registered: bool = False
+    is_complete: bool = False
 
-    def __init__(self, body: BodyNames | None = None) -> None:
-        self.cls: type = object
-        self.annotations: dict[str, Any] = {}
-        self.names_around: Mapping[str, object] = {}
-        self.class_variables: frozenset[str] = frozenset()
+    def __init__(self, body: BodyNames | None = None, like: ClassInfo | None = None) -> None:
         self.body = body
-        self.marks: Mapping[str, dataclasses.Field[Any]] = {}
-        self.reserved: frozenset[str] = frozenset()
-        self.is_declared = False
-        self.maker: Any = UNDECLARED
-        self.post_init: Callable[..., None] | None = None
-        self.taken: Any = MISSING
-        self.specs: Mapping[str, FieldSpec] = {}
-        self.init_vars: Sequence[str] = ()
-        self.variables: frozenset[str] = frozenset()
-        self.is_frozen = self.lacks_names = self.is_registered = self.is_complete = False
+        self.annotations: dict[str, Any] = {}
+        if like is not None:  # of a class whose entries the new one takes
+            self.__dict__.update(like._kept)
 
     def __set_name__(self, cls: type, name: str) -> None:
         self.cls = cls
@@ -93,16 +93,17 @@ class ClassInfo:
         self.inherit()
 
     def inherit(self) -> None:
-        """Takes what the class has from its bases, of which the nearest counts."""
-        for base in reversed(self.cls.__mro__[1:]):
+        """Takes what the class has from its bases."""
+        is_own = self.post_init is not None and self.post_init is self.cls.__dict__.get("__post_init__")
+        for base in self.cls.__mro__[-2:0:-1]:  # the nearest last, which counts
             info: ClassInfo | None = base.__dict__.get(INFO_KEY)
             if info is None:
                 continue
-            if info.is_declared:
+            if info.is_declared and not self.is_declared:
                 self.maker = info.maker
-            if info.post_init is not None and info.post_init is base.__dict__.get("__post_init__"):
+            if not is_own and info.post_init is not None and info.post_init is base.__dict__.get("__post_init__"):
                 self.post_init = info.post_init
-            if base.__module__.startswith("declax."):
+            if info.reserved is not self.reserved:
                 self.reserved |= info.reserved
 
     def annotate(self, annotations: dict[str, Any]) -> None:
@@ -111,12 +112,11 @@ class ClassInfo:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A class that is pickled by value (cloudpickle) is prepared anew."""
-        kept = {name: getattr(self, name) for name in self.__slots__ if name not in ("is_registered", "is_complete")}
-        return ClassInfo, (), kept
+        return ClassInfo, (), self._kept
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+    @property
+    def _kept(self) -> dict[str, Any]:
+        return {**self.__dict__, "is_registered": False, "is_complete": False}
 
 
 NOT_PREPARED: Final = ClassInfo()
