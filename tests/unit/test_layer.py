@@ -704,6 +704,47 @@ def test_stacks_of_what_a_field_makes():
         assert_equal(stack, dx.Stacked(lambda rngs: dx.Linear(3, 3, rngs=rngs), 2, rngs=rngs))
 
 
+def test_stacks_of_what_a_function_makes():
+    def block(dim: int, rngs: dx.Rngs) -> dx.Linear:
+        return dx.Linear(dim, dim, rngs=rngs)
+
+    class Scale(dx.Module):
+        def __init__(self, dim: int) -> None:
+            self.weight = dx.Param(jnp.ones(dim))
+
+    def scale(dim: int) -> Scale:
+        return Scale(dim)
+
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        made = dx.Stacked(dx.defer(block)(dim), 2)
+        plain = dx.Stacked(dx.defer(scale)(dim), 2)
+        partial = dx.Stacked(dx.defer(functools.partial)(block, dim), 2)
+
+    @dx.dataclass
+    class Explicit(dx.Module):
+        dim: int = dx.field()
+        _: dx.KW_ONLY
+        rngs: dx.InitVar[dx.Rngs] = dx.field()
+        made = dx.Stacked(dx.defer(block)(dim, rngs), 2)
+
+    expected = dx.Stacked(lambda rngs: dx.Linear(3, 3, rngs=rngs), 2, rngs=dx.Rngs(0))
+    assert_equal(Explicit(3, rngs=dx.Rngs(0)).made, expected)
+    model = Model(3, rngs=dx.Rngs(0))
+    assert_equal(model.made, expected)
+    assert model.partial.layers.kernel.shape == (2, 3, 3)
+    assert model.plain.layers.weight.shape == (2, 3)
+
+    @dx.dataclass
+    class Wrong(dx.Layer):
+        dim: int = dx.field()
+        made = dx.Stacked(dx.defer(jnp.zeros)(dim), 2)
+
+    with pytest.raises(errors.LayerError, match="the function does not return a Module"):
+        Wrong(3)
+
+
 def test_rngs_without_the_stream():
     with pytest.raises(errors.MissingStreamError, match="there is no stream 'params'"):
         dx.Linear(2, 2, rngs=dx.Rngs(dropout=0))

@@ -140,6 +140,15 @@ def _read(target: Any) -> RngsParameter | None:
     return RngsParameter(found.default is inspect.Parameter.empty, position)
 
 
+def given_rngs(call: Call) -> Any:
+    """The argument `rngs` of a call, by name or by position; or None."""
+    if RNGS in call.kwargs or isinstance(call.target, Term):
+        return call.kwargs.get(RNGS)
+    parameter = rngs_parameter(call.target)
+    position = None if parameter is None else parameter.position
+    return call.args[position] if position is not None and position < len(call.args) else None
+
+
 def omits_rngs(call: Call) -> bool:
     """Whether a call leaves out a parameter `rngs` that its target has."""
     found = rngs_parameter(call.target)

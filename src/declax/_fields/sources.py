@@ -23,7 +23,7 @@ from declax._fields.call import (
     target_of,
     walk,
 )
-from declax._fields.keys import OWN_RNGS, RNGS, omits_rngs, own_rngs_for, with_rngs
+from declax._fields.keys import OWN_RNGS, RNGS, given_rngs, omits_rngs, own_rngs_for, with_rngs
 from declax.errors import type_name
 
 
@@ -50,6 +50,11 @@ def _container_text(value: Any, write: Callable[[Any], str]) -> str:
 def _defers_calls(function: Any) -> bool:
     """Whether a call with an expression among its arguments is deferred without `defer`."""
     return isinstance(function, Term) or hasattr(function, "_pytree__is_pytree")
+
+
+def _makes_layer(function: Any) -> bool:
+    """Whether a call makes the layer itself; other classes, such as `functools.partial`, make a function for it."""
+    return _defers_calls(function) or not isinstance(function, type)
 
 
 # ================================================================= class bodies
@@ -211,7 +216,7 @@ class SourceWriter(Writer):
         function = self(target)
         args = list(map(self.argument, call.args))
         first = call_of(call.args[0]) if args and hasattr(target, "_pytree__makes_layers") else None
-        if first is not None and _defers_calls(first.target):
+        if first is not None and _makes_layer(first.target):
             kwargs = {RNGS: self._rngs_of(first), **kwargs}
             args[0] = self._function(call.args[0], kwargs[RNGS])
         elif self.implies_rngs and isinstance(target, Term) and RNGS not in kwargs:
@@ -223,8 +228,9 @@ class SourceWriter(Writer):
     def _rngs_of(self, call: Call) -> Any:
         """The argument `rngs` of a call, or else of a call among its arguments."""
         for held in filter(None, map(call_of, walk(Term(call)))):
-            if held.kwargs.get(RNGS) is not None:
-                return held.kwargs[RNGS]
+            given = given_rngs(held)
+            if given is not None:
+                return given
             if self.implies_rngs and (omits_rngs(held) or (isinstance(held.target, Term) and RNGS not in held.kwargs)):
                 return OWN_RNGS
         return None
