@@ -105,6 +105,25 @@ def test_a_default_that_cannot_be_computed():
     assert dx.from_config(Divided, {"size": 2}).size == 2
 
 
+def test_computed_defaults_are_within_the_limits_of_their_fields():
+    @dataclasses.dataclass
+    class Limited:
+        steps: int = dx.static(default=100)
+        warmup: int = dx.field(default=steps // 10, ge=1, le=20)
+        size: int = dx.field(default=2 * steps, choices=(200, 20))
+        even: int = dx.field(default=steps + 2, check=lambda value: None if value % 2 == 0 else "odd")
+        half: int = steps / 2  # the annotation alone refuses no default
+
+    made = dx.from_config(Limited, {})
+    assert (made.warmup, made.size, made.even, made.half) == (10, 200, 102, 50.0)
+    for given, name in (({"steps": 9}, "warmup"), ({"steps": 50}, "size"), ({"steps": 11, "size": 20}, "even")):
+        for make in (lambda given: dx.from_config(Limited, given), lambda given: dx.spec(Limited, **given).build()):
+            with pytest.raises(errors.ConfigError, match=rf"^Spec of Limited: .*\n  {name}: ") as caught:
+                make(given)
+            assert caught.value.__notes__ == [f"while the default of {name!r} was computed"]
+    assert dx.from_config(Limited, {"steps": 50, "warmup": 3, "size": 20}).warmup == 3
+
+
 def test_plain_classes_without_expressions_stay_as_they_are():
     @dataclasses.dataclass
     class Plain:

@@ -14,7 +14,7 @@ from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Re
 from declax.config._declared import computed_arguments
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, target_name
-from declax.config._reading.readers import INVALID, Context, Reader
+from declax.config._reading.readers import INVALID, CheckedReader, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, MissingRngsError, with_article
@@ -96,6 +96,7 @@ class Builder(SpecVisitor):
             return spec.target(**self.arguments(spec, path))
         arguments = self.arguments(spec, path)
         for name, value in computed_arguments(spec).items():
+            self._check_computed(spec, name, value, path)
             arguments[name] = self.value(value, (*path, name), spec.reader_of(name))
         args, named = positions(parameters, arguments)
         if parameters.takes_rngs and (self.rngs is not None or parameters.needs_rngs):
@@ -114,6 +115,17 @@ class Builder(SpecVisitor):
         if not (spec.has_refs or parameters.takes_rngs) and is_transformation(made):
             describe_by(cast(Description, spec), made)  # it compares and pickles by its spec
         return made
+
+    def _check_computed(self, spec: SpecData, name: str, value: Any, path: Path) -> None:
+        """Raises for a computed default that the bounds, choices or check of its field refuse.
+
+        As for constructors, the annotation alone does not refuse a default.
+        """
+        reader, context = spec.reader_of(name), Context()
+        if isinstance(reader, CheckedReader) and reader.read(value, (*path, name), context) is INVALID:
+            error = context.error(f"Spec of {target_name(self.root.target)}")
+            error.add_note(f"while the default of {name!r} was computed")
+            raise error
 
     def _without_rngs(self, parameters: Parameters, path: Path, why: str | None = None) -> ConfigError:
         problem = f"{parameters.name} takes rngs, but none were passed"
