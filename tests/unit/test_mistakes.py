@@ -106,12 +106,34 @@ class Model(dx.Module):
     names = {"dx": dx}
     exec("def method(self): ...", names)
     with pytest.raises(
-        errors.FieldError, match=r"^Model\.__init__: the class declares parts, such as 'up', and"
+        errors.FieldError,
+        match=r"^Model\.__init__: the class declares parts, such as 'up', and has its own __init__, which",
     ) as caught:
         exec(source, names)
     first, second = caught.value.fix.splitlines()
     assert first.startswith("def __post_init__(self): ...")
     assert second.startswith("self.up = ...        # or, without @dx.dataclass")
+
+
+def test_an_init_that_calls_that_of_a_base_without_parts():
+    class Open(dx.Module): ...
+
+    for base in ("dx.Module", "Open"):
+        source = f"""
+@dx.dataclass
+class Model({base}):
+    dim: int = dx.field()
+    up: int = 2 * dim
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+"""
+        with pytest.raises(
+            errors.FieldError,
+            match=r"^Model\.__init__: the class declares parts, such as 'up', and has its own __init__, which",
+        ):
+            exec(source, {"dx": dx, "Open": Open})
 
 
 def test_an_init_that_makes_the_parts():
@@ -154,6 +176,55 @@ def test_an_init_of_a_class_without_parts():
 
     assert (Fields(4).dim, Fields(4).size) == (4, 4)
     assert Inherits().up.kernel.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "problem"),
+    [
+        (
+            "dx.Layer",
+            "dim: int = dx.field()\n    up = dx.Linear(dim, dim)",
+            "the inherited constructor does not know 'dim'",
+        ),
+        ("dx.Module", "dim: int = dx.field()\n    up: int = 2 * dim", "the inherited constructor does not know 'dim'"),
+        ("Net", "up: int = 2 * Net.dim", "the inherited constructor does not know 'up'"),
+        ("dx.Module", "up = dx.defer(list)()", "no constructor makes them"),
+    ],
+)
+def test_parts_of_a_class_without_a_constructor(base, body, problem):
+    source = f"@dx.dataclass(init=False)\nclass Model({base}):\n    {body}\n"
+    text = rf"^Model: the class declares parts, such as 'up', and with init=False {problem}"
+    with pytest.raises(errors.FieldError, match=text) as caught:
+        exec(source, {"dx": dx, "Net": Net})
+    assert caught.value.fix.startswith("@dx.dataclass        # without init=False")
+
+
+def test_classes_without_a_constructor_of_their_own():
+    @dx.dataclass(init=False)
+    class Plain(dx.Module):
+        dim: int = 3
+
+    @dx.dataclass(init=False)
+    class Streams(dx.Layer):
+        up = dx.Linear(3, 4)
+
+    @dx.dataclass(init=False)
+    class Sub(Net):
+        double = 2 * Net.dim
+
+    @dx.dataclass(init=False)
+    class Own(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, dim)
+
+        def __init__(self, dim: int) -> None:
+            self.dim = dim
+            self.__post_init__(dx.Rngs(0))
+
+    assert Plain().dim == 3
+    assert Streams(rngs=dx.Rngs(0)).up.kernel.shape == (3, 4)
+    assert Sub(2, rngs=dx.Rngs(0)).double == 4
+    assert Own(2).up.kernel.shape == (2, 2)
 
 
 # ---- subclasses without the decorator

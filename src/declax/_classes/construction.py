@@ -354,7 +354,7 @@ def wrap_post_init(info: ClassInfo) -> None:
                 if taken is not ALL and RNGS not in (*taken[0], *taken[1]):
                     line = "def __post_init__(self, *, rngs: dx.Rngs | None = None): ...        # gets the rngs of"
                     call = str(error.fix).replace("rngs=dx.Rngs(0)", "rngs=rngs")
-                    set_fix(error, f"{line} {type_name(made)}\n{call}")
+                    set_fix(error, f"{line} {type_name(made.cls)}\n{call}")
                 raise
         record: Record | None = self.__dict__.get(RECORD_KEY)
         if record is not None and record.parts:

@@ -27,7 +27,7 @@ from declax._classes.records import record_of, refuse_own_init
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import RNGS_LINES
-from declax._fields.class_info import UNDECLARED, ClassInfo, info_of, maker_of
+from declax._fields.class_info import ClassInfo, info_of, maker_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.sources import declared_text, text_of
@@ -110,7 +110,7 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     _resolve_markers(info)
     declared = declare(info)
     specifiers = _read_specifiers(info)
-    _check_own_init(info, declared, specifiers)
+    _check_own_init(info, declared, specifiers, is_generated=options.get("init", True))
     if options["eq"] and "__eq__" not in cls.__dict__:
         cls.__eq__ = _equals  # type: ignore[method-assign]  # installed before the standard would
     has_own_hash = cls.__eq__ is not _equals or cls.__dict__.get("__hash__") is not None
@@ -252,17 +252,25 @@ def _check_default(info: ClassInfo, name: str, default: Any) -> None:
         )
 
 
-def _check_own_init(info: ClassInfo, declared: Declared, specifiers: Mapping[str, Specifier | None]) -> None:
-    """Refuses an ``__init__`` that leaves the parts of its class unmade: one that calls no generated constructor."""
+def _check_own_init(
+    info: ClassInfo, declared: Declared, specifiers: Mapping[str, Specifier | None], *, is_generated: bool
+) -> None:
+    """Refuses a class whose parts no constructor makes: its own ``__init__`` does not, or there is none."""
     init: Any = info.cls.__dict__.get("__init__")
-    if init is None:
+    if init is None and is_generated:
         return
     known = ((name, specifiers.get(name)) for name in declared.own)
     part = next((name for name, specifier in known if specifier is not None and specifier.recipe is not None), None)
     if part is None:
         return
+    is_declared = any("__dataclass_fields__" in base.__dict__ for base in info.cls.__mro__[1:])
+    if init is None:
+        fields = ((name, info.cls.__dict__.get(name)) for name in declared.own)
+        takes = next((name for name, field in fields if isinstance(field, dataclasses.Field) and field.init), None)
+        if takes is not None or not is_declared:
+            raise _without_constructor(info.cls, part, takes)
+        return
     called = getattr(inspect.unwrap(init), "__code__", _check_own_init.__code__).co_names
-    is_declared = info.maker is not UNDECLARED
     if "__post_init__" in called or ("__init__" in called and is_declared):
         return
     raise FieldError(
@@ -271,6 +279,20 @@ def _check_own_init(info: ClassInfo, declared: Declared, specifiers: Mapping[str
         why="the constructor that @dx.dataclass generates makes the parts",
         fix="def __post_init__(self): ...        # in place of __init__: fields and parts exist when it runs\n"
         f"self.{part} = ...        # or, without @dx.dataclass and declarations, make all parts in __init__",
+    )
+
+
+def _without_constructor(cls: type, part: str, argument: str | None) -> FieldError:
+    """The error for a class with init=False that has no constructor for its parts, or for an argument of it."""
+    lacking = (
+        "no constructor makes them" if argument is None else f"the inherited constructor does not know {argument!r}"
+    )
+    return FieldError(
+        type_name(cls),
+        f"the class declares parts, such as {part!r}, and with init=False {lacking}",
+        why="the constructor that @dx.dataclass generates takes the fields and makes the parts",
+        fix="@dx.dataclass        # without init=False\n"
+        "def __init__(self, ...): ...        # or with self.__post_init__(...) at its end, which makes the parts",
     )
 
 
