@@ -654,6 +654,59 @@ def test_words_of_one_letter_and_numbers_are_names_of_their_own():
         setattr(model, name, dx.Linear(2, 2, rngs=dx.Rngs(0)))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        "rate gate date",
+        "mode model",
+        "node mode code",
+        "fwd bwd",
+        "lhs_shape rhs_shape",
+        "rtol atol",
+        "weight height",
+        "pre pred",
+        "step stop stem",
+        "min mid max",
+        "conv cond",
+        "phi psi chi dphi",
+        "mask task",
+        "norm form",
+        "beta zeta eta",
+        "mha mla gqa",
+    ],
+)
+def test_pairs_that_are_usual_in_one_model(names):
+    for name in names.split():
+        declared = {"__annotations__": {name: Any, "size": Any}, name: dx.field(default=1), "size": dx.field(default=2)}
+        model = dx.dataclass(type("Model", (dx.Module,), declared))()
+        for other in names.split():
+            setattr(model, other, 2)
+            assert getattr(model, other) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("kernal", "kernel"),
+        ("hiddem", "hidden"),
+        ("hdiden", "hidden"),
+        ("idm", "dim"),
+        ("Scale", "scale"),
+        ("use_morm", None),
+        ("use_norn", "use_norm"),
+        ("deoth", "depth"),
+        ("actt", "act"),
+    ],
+)
+def test_misspelt_words_of_any_length(name, near):
+    model = block()
+    if near is None:
+        setattr(model, name, 3)
+        return
+    with pytest.raises(AttributeError, match=f"did you mean '{near}'"):
+        setattr(model, name, 3)
+
+
 def test_methods_may_add_any_attribute():
     model = block()
     model.set("scael", 3)

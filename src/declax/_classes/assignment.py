@@ -130,10 +130,14 @@ def near_miss(name: str, declared: frozenset[str]) -> str | None:
 def is_near_miss(name: str, known: str) -> bool:
     """Whether a name is a known one with one letter transposed, doubled, dropped or replaced.
 
-    The letter is in a word of at least three letters. Numbers, suffixes and plurals are names of their own.
+    The letter is in a word of at least three letters. Numbers, suffixes and plurals are names of their own, and so are
+    words with another first letter, and short words with a letter that is no neighbour on the keyboard: such pairs are
+    usual in one model (`rate` and `gate`, `fwd` and `bwd`, `step` and `stop`), and rarely mistyped.
 
     >>> [is_near_miss(name, "scale") for name in ("scael", "scalle", "scal", "skale", "scales", "scale2", "scale_q")]
     [True, True, True, True, False, False, False]
+    >>> [is_near_miss(*names) for names in (("gate", "rate"), ("mode", "model"), ("mid", "min"), ("din", "dim"))]
+    [False, False, False, True]
     """
     if abs(len(name) - len(known)) > 1 or name == known:
         return False
@@ -146,9 +150,30 @@ def is_near_miss(name: str, known: str) -> bool:
     if first == word.end():
         return False
     if len(name) < len(known):
-        is_plural = known[first] == "s" and first == word.end() - 1
-        return name[first:] == known[first + 1 :] and not is_plural
+        is_suffix = first == word.end() - 1 and known[first] not in "aeiou"
+        return name[first:] == known[first + 1 :] and first > word.start() and not is_suffix
     if name[first + 1 :] == known[first + 1 :]:
-        return name[first].isalpha()
+        return _may_replace(name[first], known[first], word[0], first - word.start())
     is_swapped = name[first] == known[first + 1 : first + 2] and name[first + 1] == known[first]
     return is_swapped and first + 1 < word.end() and name[first + 2 :] == known[first + 2 :]
+
+
+def _may_replace(letter: str, known: str, word: str, place: int) -> bool:
+    """Whether a letter was probably meant to be the known one at a place of a word."""
+    letter, known = letter.lower(), known.lower()
+    if place == 0 or letter == known:
+        return letter == known
+    return letter.isalpha() and (len(word) >= 5 or _are_neighbours(letter, known))
+
+
+_KEYS: Final = {
+    letter: (row, column + row / 2)
+    for row, letters in enumerate(("qwertyuiop", "asdfghjkl", "zxcvbnm"))
+    for column, letter in enumerate(letters)
+}
+"""The rows and columns of the keys of letters; each row is half a key to the right of the one above."""
+
+
+def _are_neighbours(letter: str, other: str) -> bool:
+    keys = [_KEYS[one] for one in (letter, other) if one in _KEYS]
+    return len(keys) == 2 and all(abs(a - b) <= 1 for a, b in zip(*keys, strict=True))
