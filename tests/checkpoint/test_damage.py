@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.checkpoint import files, folders, saving, sources
+from declax.checkpoint import files, folders, manifest, saving, sources
 from declax.checkpoint.manifest import _FIRST_LENGTH
 from declax.checkpoint.safetensors import write_tensors
+from declax.config._files import bounded_json
 from declax.errors import CheckpointError
 
 
@@ -335,12 +336,14 @@ def test_hostile_manifests(case, saved, tmp_path):
         dx.load(tmp_path / "c")
 
 
-@pytest.mark.parametrize("size", ["deep", "sparse", pytest.param("many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["deep", "sparse", "lists", pytest.param("many", marks=pytest.mark.slow)])
 def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
     shutil.copytree(saved / "c", tmp_path / "c")
     path = tmp_path / "c" / "manifest.json"
     if size == "deep":
-        with_manifest(tmp_path / "c", b'"a":' + b"[" * 500_000 + b"]" * 500_000 + b"}")
+        with_manifest(tmp_path / "c", b'"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}")
+    elif size == "lists":
+        with_manifest(tmp_path / "c", b'"a":[' + b"{}," * 10_000_000 + b"{}]}")
     elif size == "many":
         with_manifest(tmp_path / "c", b",".join(b'"%d":1' % n for n in range(1_000_000)) + b"}")
     else:
@@ -348,11 +351,25 @@ def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
             file.truncate(1 << 40)
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problems = {"deep": "the JSON is nested too deeply", "sparse": "the manifest is too large"}
+    problems["lists"] = "the JSON takes too much memory"
     with pytest.raises(CheckpointError, match=problems.get(size, "this is not a manifest of declax")) as caught:
         dx.load(tmp_path / "c")
     assert str(path) in str(caught.value)
     assert time.process_time() - begun < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
+
+
+def test_a_manifest_that_could_not_be_read_is_not_written(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved / "c", tmp_path / "c")
+    limits = [(manifest, "MAX_SIZE", 100), (bounded_json, "MAX_RATIO", 0)]
+    for (module, name, limit), problem in zip(limits, ["the manifest is too large", "too much memory"], strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(bounded_json, "_SMALL", 0)
+            patch.setattr(module, name, limit)
+            with pytest.raises(CheckpointError, match=problem) as caught:
+                dx.save(tmp_path / "c", items(2.0), overwrite=True)
+        assert str(tmp_path / "c") in str(caught.value)
+    assert dx.load(tmp_path / "c", into=items(0.0))["step"] == 1
 
 
 @pytest.mark.parametrize("depth", [5000, 50_000])

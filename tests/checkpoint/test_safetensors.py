@@ -155,7 +155,7 @@ def entry(dtype="U8", shape=(2,), offsets=(0, 2)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+DEEP = b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
 MANY = b"{" + b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(400_000)) + b"}"
 INVALID = {
     "short": (b"1234567", "too short for a header"),
@@ -168,6 +168,7 @@ INVALID = {
     "long number": (file_of(b'{"a": ' + b"9" * 10_000 + b"}"), "the JSON is invalid"),
     "twice": (file_of(b'{"a": 1, "a": 1}'), "a key occurs twice"),
     "deep": (file_of(DEEP), "nested too deeply"),
+    "lists": (file_of(b'{"a":[' + b"[]," * 2_000_000 + b"0]}"), "the JSON takes too much memory"),
     "many": (file_of(MANY), "the header has too many entries"),
     "list": (file_of([]), "the header is not a JSON object"),
     "padded before": (file_of(b" {}"), "the header is not a JSON object"),

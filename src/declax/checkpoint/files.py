@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
+from declax.config._files.bounded_json import TOO_MUCH, takes_too_much
 from declax.errors import CheckpointError
 
 NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -94,8 +95,15 @@ class OpenFile:
         self.close()
 
 
+def check_json(path: Path, text: bytes | bytearray) -> None:
+    """Raises if a JSON text would be refused for the memory that its values take."""
+    if takes_too_much(text):
+        raise CheckpointError(str(path), "the JSON takes too much memory", why=TOO_MUCH)
+
+
 def parse_json(path: Path, text: bytes | bytearray) -> Any:
     """The value of a JSON text of limited size; refuses keys that occur twice, which readers understand differently."""
+    check_json(path, text)
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_table)
     except RecursionError:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from declax._typing import Path as LeafPath
 from declax._version import __version__
-from declax.checkpoint.files import OpenFile, naming, new_file, parse_json
+from declax.checkpoint.files import OpenFile, check_json, naming, new_file, parse_json
 from declax.checkpoint.folders import sync_folder
 from declax.errors import CheckpointError
 
@@ -137,6 +137,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
     rest = json.dumps(table, indent=1).encode()[2:]
+    _check_size(folder / NAME, len(rest))
+    check_json(folder / NAME, rest)
     first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()
     temporary = folder / f".{NAME}.new"
     with naming(temporary, "removed"):
@@ -176,8 +178,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / NAME
     with OpenFile(path, follow_links=False) as file:
-        if file.size > MAX_SIZE:
-            raise CheckpointError(str(path), "the manifest is too large", expected=f"at most {MAX_SIZE} bytes")
+        _check_size(path, file.size)
         text = file.read(0, file.size)
     first = _FIRST_LINE.fullmatch(text[:_FIRST_LENGTH])
     digest = hashlib.sha256(text[_FIRST_LENGTH:]).hexdigest()
@@ -203,6 +204,11 @@ def read_manifest(folder: Path) -> Manifest:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:  # missing, or of another type
         reason = f"{type(error).__name__}: {error}"[:200]
         raise CheckpointError(str(path), "the manifest is invalid", why=reason) from None
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > MAX_SIZE:
+        raise CheckpointError(str(path), "the manifest is too large", expected=f"at most {MAX_SIZE} bytes")
 
 
 def _shown(text: bytearray) -> str:

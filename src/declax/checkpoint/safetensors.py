@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from declax.checkpoint.file_arrays import FileArray
-from declax.checkpoint.files import Digests, OpenFile, new_file, open_regular, parse_json
+from declax.checkpoint.files import Digests, OpenFile, new_file, parse_json
 from declax.errors import CheckpointError
 
 MAX_HEADER: Final = 100_000_000
@@ -226,10 +226,10 @@ def _file_in(folder: Path) -> Path:
 
 
 def _files_of_index(path: Path) -> dict[str, Path]:
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > MAX_HEADER:
+    with OpenFile(path) as file:
+        if file.size > MAX_HEADER:
             raise _invalid(path, "the index is too large", expected=f"at most {MAX_HEADER} bytes")
-        index = parse_json(path, file.read(MAX_HEADER))
+        index = parse_json(path, file.read(0, file.size))
     found = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
         raise _invalid(path, "the index has no weight_map of names of arrays and files")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from declax.config._files.bounded_json import TOO_MUCH, takes_too_much
 from declax.config._files.documents import MAX_BYTES, MAX_DEPTH, TOO_DEEP, Document, Position, float_of, unreadable
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, shown
@@ -82,6 +83,8 @@ def parse_json(text: str, name: str | None) -> Document:
 
     data: object = None
     is_too_deep = True
+    if takes_too_much(text.encode(errors="surrogatepass")):
+        raise unreadable(name, TOO_MUCH)
     try:
         data = json.loads(text, object_pairs_hook=table, parse_float=float_of)
         is_too_deep = _is_too_deep(data)
