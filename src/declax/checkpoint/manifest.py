@@ -136,7 +136,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "files": {name: asdict(record) for name, record in manifest.files.items()},
         "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
-    rest = json.dumps(table, indent=1).encode()[2:]
+    rest = json.dumps(table).encode()[1:]  # with an indent, Python and not C would write it
     _check_size(folder / NAME, len(rest))
     check_json(folder / NAME, rest)
     first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()

@@ -6,6 +6,7 @@ that these name in their own code. Nothing else is looked up, and nothing is imp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -14,6 +15,7 @@ import inspect
 import re
 import sys
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -39,8 +41,26 @@ _FUNCTIONS: Final = ("declax.nn", "declax.initializers", "declax._variables", "d
 """The modules of declax whose functions a static value may be."""
 
 
+_known: Final[dict[int, tuple[weakref.ref[Any], str | None]]] = {}
+"""The names that were asked for, by the identity of the object: two dtypes may be equal and have two names."""
+
+
 def name_of(target: Any) -> str | None:
     """The name of a class or function, with its module; None for lambdas, closures and objects without a name."""
+    found = _known.get(id(target))
+    if found is not None and found[0]() is target:
+        return found[1]
+    name = _name_of(target)
+    with contextlib.suppress(TypeError):  # without weak references
+        _known[id(target)] = weakref.ref(target, functools.partial(_forget, id(target))), name
+    return name
+
+
+def _forget(key: int, _: object) -> None:
+    _known.pop(key, None)
+
+
+def _name_of(target: Any) -> str | None:
     name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
     name = name or getattr(target, "__name__", None)
     if not isinstance(name, str) or "<lambda>" in name:
@@ -72,9 +92,15 @@ class Names:
 
     def __init__(self, extra: Iterable[Any] = ()) -> None:
         self._given = [item for one in extra for item in _members(one)]
+        self._found: dict[str, Any] = {}
 
     def find(self, name: str) -> Any:
         """The class or function of a name; MISSING if there is none that the file may name."""
+        if name not in self._found:
+            self._found[name] = self._search(name)
+        return self._found[name]
+
+    def _search(self, name: str) -> Any:
         found = _of_library(name)
         if found is not MISSING:
             return found

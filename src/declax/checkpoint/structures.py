@@ -22,8 +22,8 @@ from declax._classes.pytree import Pytree, prepare, set_layout
 from declax._classes.records import NEW, Record, record_of
 from declax._fields.annotations import AnnotationScope, own_annotations
 from declax._fields.call import Call
-from declax._fields.class_info import info_of, own_info
-from declax._fields.meanings import bindings_of, meaning_of
+from declax._fields.class_info import info_of
+from declax._fields.meanings import Meaning, bindings_of, meaning_of
 from declax._fields.overrides import DeclaredPart, override_of, part_at
 from declax._fields.specifiers import Status
 from declax._graph.flattening import CONTAINER, LEAF, OBJECT, REF, STATIC, VARIABLE, child_keys, walk
@@ -302,6 +302,7 @@ class StructureReader:
         self._root = structure["root"]
         self._paths = _paths_of(self._root, self._entries)
         self._made: list[Any] = [None] * len(self._entries)
+        self._meanings: dict[tuple[type, Any], Meaning | None] = {}
 
     def value(self) -> Any:
         """The value. Objects are made first and filled then, since they may hold each other."""
@@ -323,8 +324,8 @@ class StructureReader:
             return MISSING
         if not (isinstance(cls, type) and issubclass(cls, Pytree)):
             return self._reader.fail(path, f"{entry['class']:.80} is not a class of models")
-        if not own_info(cls).is_complete:
-            prepare(cls)
+        if not cls._pytree__info.is_complete:
+            prepare(cls._pytree__info)
         return blank_maker(cls)(cls)
 
     def _fill(self, made: Any, entry: dict[str, Json], path: Path) -> None:
@@ -353,8 +354,8 @@ class StructureReader:
             values[name] = value
             status = next((status for status in _STATIC if status.value in form), Status.DATA)
             statuses[name] = status
-            if status is not Status.DATA and (wrong := _misfit(cls, name, value)) is not None:
-                self._reader.fail(place, wrong)
+            if status is not Status.DATA and self._is_misfit(cls, name, value):
+                self._reader.fail(place, f"{type_name(cls)}.{name} cannot be {describe(value)}")
         for name, value in self._defaults(cls, entry, moves, path).items():
             values[name] = value
             statuses[name] = Status.DATA if is_data(value) else static_status(value)
@@ -364,6 +365,14 @@ class StructureReader:
         record = self._record(cls, entry.get("record"))
         if record is not None:
             vars(node)[RECORD_KEY] = record.seal(vars(node))
+
+    def _is_misfit(self, cls: Any, name: Any, value: Any) -> bool:
+        """Whether a static value is surely not one of its field."""
+        key = cls, name
+        if key not in self._meanings:
+            self._meanings[key] = _meaning_of(cls, name)
+        meaning = self._meanings[key]
+        return meaning is not None and misfit_of(value, meaning) is not None
 
     def _defaults(self, cls: Any, entry: dict[str, Json], moves: Mapping[Any, str], path: Path) -> dict[str, Any]:
         """The fields that the class has gained since, with their defaults."""
@@ -470,13 +479,12 @@ def statics_by_path(structure: Json) -> Iterator[tuple[Path, str, dict[str, Any]
             yield path, entry["class"].rpartition(".")[2], plain
 
 
-def _misfit(cls: Any, name: Any, value: Any) -> str | None:
-    """Why a static value is not one of its field; None if it may be, or the class does not declare it."""
+def _meaning_of(cls: Any, name: Any) -> Meaning | None:
+    """The meaning of the annotation of a field; None if the class does not declare it."""
     owner = next((base for base in cls.__mro__ if name in own_annotations(base)), None)
     if owner is None or name not in info_of(cls).specs:
         return None
-    meaning = meaning_of(own_annotations(owner)[name], AnnotationScope(owner), bindings_of(cls).get(owner, {}))
-    return None if misfit_of(value, meaning) is None else f"{type_name(cls)}.{name} cannot be {describe(value)}"
+    return meaning_of(own_annotations(owner)[name], AnnotationScope(owner), bindings_of(cls).get(owner, {}))
 
 
 def renames_of(cls: Any) -> dict[Any, str]:
