@@ -435,11 +435,12 @@ def read(info: ClassInfo) -> None:
     cls: Any = info.cls
     for base in cls.__mro__:
         known: ClassInfo | None = base.__dict__.get(INFO_KEY)
+        info.is_dataclass |= "__dataclass_fields__" in base.__dict__
         if known is not None and known.body is not None and (name := take_marks(known)) is not None:
             raise _not_decorated(base, name)
     _check_undecorated(cls)
     info.specs, info.lacks_names = read_fields(info)
-    if not hasattr(cls, "__dataclass_fields__"):
+    if not info.is_dataclass:
         return
     info.init_vars = tuple(fields_of(cls, INIT_VAR))
     make_fields_portable(cls)
@@ -472,7 +473,7 @@ cannot tell."""
 def _first_layout(info: ClassInfo) -> Layout:
     """The closed layout of a dataclass whose annotations decide all, or an empty one."""
     cls: Any = info.cls
-    if not (cls._pytree__is_pytree and hasattr(cls, "__dataclass_fields__")):
+    if not (cls._pytree__is_pytree and info.is_dataclass):
         return Layout.of(cls, {})
     statuses: dict[Name, Status] = {}
     for name in fields_of(cls, FIELD):
@@ -488,7 +489,7 @@ def _first_layout(info: ClassInfo) -> Layout:
 def _ensure_members_are_made(info: ClassInfo) -> None:
     """Makes `__post_init__` create the parts and check fields, in a subclass that the decorator has not seen."""
     cls: Any = info.cls
-    if not hasattr(cls, "__dataclass_fields__"):
+    if not info.is_dataclass:
         return
     declared = [name for name, spec in info.specs.items() if spec.recipe is not None or "check" in spec.notes]
     constructed = next(base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__)

@@ -55,6 +55,7 @@ class ClassInfo:
       post_init: the ``__post_init__`` that makes the parts first, its own or an inherited one.
       taken: the InitVars that the ``__post_init__`` of users takes: all, or some; None if there is no such method, and
         MISSING until an instance is made.
+      is_dataclass: whether it, or a base, is a dataclass.
       specs: its fields.
       init_vars: the names of its InitVars, in the order of the constructor.
       variables: the fields of a dataclass that are Variables.
@@ -73,6 +74,7 @@ class ClassInfo:
     maker: Any = UNDECLARED
     post_init: Callable[..., None] | None = None
     taken: Any = MISSING
+    is_dataclass: bool = False
     specs: Mapping[str, FieldSpec] = {}
     init_vars: Sequence[str] = ()
     variables: frozenset[str] = frozenset()
@@ -101,7 +103,7 @@ class ClassInfo:
                 continue
             if info.is_declared and not self.is_declared:
                 self.maker = info.maker
-            if not is_own and info.post_init is not None and info.post_init is base.__dict__.get("__post_init__"):
+            if info.post_init is not None and not is_own and info.post_init is base.__dict__.get("__post_init__"):
                 self.post_init = info.post_init
             if info.reserved is not self.reserved:
                 self.reserved |= info.reserved
@@ -148,19 +150,20 @@ def collect(info: ClassInfo) -> None:
     A class that was made without a class body, as by ``type(...)``, gets its `BodyNames` here.
     """
     cls = info.cls
-    for value in vars(cls).values():
+    found = []
+    for name, value in list(vars(cls).items()):
         function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-        if function.__class__ is FunctionType and (function.__defaults__ or function.__kwdefaults__):
+        if function.__class__ is not FunctionType:
+            if info.body is None and has_expression(value):
+                found.append((name, value))
+        elif function.__defaults__ or function.__kwdefaults__:
             _make_defaults(function)
-    body = info.body
     _check_hidden(info)
-    if body is None:
-        body = BodyNames()
-        for name, value in list(vars(cls).items()):
-            if has_expression(value):
-                body.bind(name, value)
-    info.body = body if body.bound else None
-    for name, value in body.bound.items():
+    if found:
+        info.body = BodyNames()
+        for name, value in found:
+            info.body.bind(name, value)
+    for name, value in () if info.body is None else info.body.bound.items():
         if isinstance(value, Declaration) and value._pytree__name == name:
             setattr(cls, name, value._pytree__field)
 
@@ -258,7 +261,7 @@ def _has_init_of_its_own(cls: type) -> bool:
 def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
     """The fields that a class declares or inherits, and whether a name in their annotations was not found."""
     cls = info.cls
-    fields = fields_of(cls, FIELD)
+    fields = fields_of(cls, FIELD) if info.is_dataclass else {}
     annotations, marks = _annotations_of(cls, fields)
     scopes: dict[type, AnnotationScope] = {}
     specs = {}
@@ -275,8 +278,8 @@ def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
 
 
 def fields_of(cls: Any, kind: object) -> dict[str, dataclasses.Field[Any]]:
-    """The entries of ``__dataclass_fields__`` of a kind: `FIELD`, or `INIT_VAR`."""
-    fields: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
+    """The entries of the ``__dataclass_fields__`` of a class that are of a kind: `FIELD`, or `INIT_VAR`."""
+    fields: dict[str, Any] = cls.__dataclass_fields__
     return {name: field for name, field in fields.items() if field._field_type is kind}
 
 
