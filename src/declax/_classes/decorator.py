@@ -172,16 +172,13 @@ def _resolve_markers(info: ClassInfo) -> None:
     shared = []
     for name, annotation in info.annotations.items():
         resolved: Any = scope.resolve(annotation) if isinstance(annotation, str) else annotation
-        if resolved is ClassVar or get_origin(resolved) is ClassVar:
+        is_class_variable = resolved is ClassVar or get_origin(resolved) is ClassVar
+        is_used_up = resolved is dataclasses.InitVar or isinstance(resolved, dataclasses.InitVar)
+        if is_class_variable:
             shared.append(name)
-        elif resolved is not KW_ONLY and not _is_init_var_type(resolved):
-            continue
-        info.annotations[name] = resolved
+        if is_class_variable or is_used_up or resolved is KW_ONLY:
+            info.annotations[name] = resolved
     info.class_variables = frozenset(shared)
-
-
-def _is_init_var_type(annotation: object) -> bool:
-    return annotation is dataclasses.InitVar or isinstance(annotation, dataclasses.InitVar)
 
 
 def _read_specifiers(info: ClassInfo) -> dict[str, Specifier | None]:
@@ -200,7 +197,7 @@ def _read_specifiers(info: ClassInfo) -> dict[str, Specifier | None]:
 def _needs_maker(info: ClassInfo, specifiers: Mapping[str, Specifier | None]) -> bool:
     """Whether constructing an instance makes parts, checks or records arguments."""
     for name, annotation in info.annotations.items():
-        if _is_init_var_type(annotation):
+        if annotation is dataclasses.InitVar or isinstance(annotation, dataclasses.InitVar):
             return True
         specifier = specifiers.get(name)
         if specifier is not None and (specifier.recipe is not None or is_checked(info.cls.__dict__[name], specifier)):

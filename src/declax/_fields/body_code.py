@@ -50,10 +50,10 @@ NO_FAULTS: Final = BodyFaults({}, ())
 
 def body_faults(code: CodeType) -> BodyFaults:
     """Looks once at the code of a class body, and of comprehensions, lambdas and classes in it."""
-    scopes = [scope for scope in code.co_consts if isinstance(scope, CodeType)]
-    inside = [
-        found for scope in scopes for found in _names_inside(scope, frozenset(code.co_cellvars), is_outermost=True)
-    ]
+    inside: list[tuple[str, str]] = []
+    for scope in code.co_consts:
+        if isinstance(scope, CodeType):
+            inside += _names_inside(scope, frozenset(code.co_cellvars), is_outermost=True)
     has_tests = not (_IDENTITY_TESTS.isdisjoint(code.co_code[::2]) and _TYPE_TESTS.isdisjoint(code.co_names))
     if not (has_tests or code.co_nlocals):
         return BodyFaults(dict(inside), ()) if inside else NO_FAULTS

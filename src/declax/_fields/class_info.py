@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final
 
@@ -274,7 +275,7 @@ def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
         is_declared = field is not None or spec.status is Status.DATA or spec.is_nested_undecided
         if is_declared or _is_marked(spec.annotation):
             specs[name] = spec
-    return specs, any(not scope.is_complete for scope in scopes.values())
+    return specs, not all(map(attrgetter("is_complete"), scopes.values()))
 
 
 def fields_of(cls: Any, kind: object) -> dict[str, dataclasses.Field[Any]]:

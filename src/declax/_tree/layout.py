@@ -98,7 +98,8 @@ class Layout(Shared):
                 texts.append(name if name.__class__ is str else str.__str__(name))
         names: list[Name] = [*sorted(numbers), *sorted(texts)]
         ordered = {name: statuses[name] for name in names}
-        return Layout._intern(owner, ordered, sum([name.__class__ is int for name in numbers]), is_closed)
+        length = sum([name.__class__ is int for name in numbers]) if numbers else 0
+        return Layout._intern(owner, ordered, length, is_closed)
 
     @staticmethod
     def _intern(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool = False) -> Layout:
