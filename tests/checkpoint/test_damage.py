@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import hashlib
 import json
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax.checkpoint import files, folders, manifest, saving, sources
+from declax.checkpoint import files, folders, manifest, saving, sources, stores
 from declax.checkpoint.manifest import _FIRST_LENGTH
 from declax.checkpoint.safetensors import write_tensors
 from declax.config._files import bounded_json
@@ -177,6 +178,51 @@ def test_a_failing_call_leaves_everything_as_it_was(call, overwrite, tmp_path, m
     assert failed or (overwrite and call in ("rename", "mkdir"))
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "call", ["stat", "scandir", "listdir", "ftruncate", "pwrite", "unlink", "rmdir", "open", "fsync"]
+)
+def test_an_error_names_the_path_and_says_whether_it_is_saved(call, overwrite, tmp_path, monkeypatch):
+    real, number, was_saved = getattr(os, call), 0, False
+    while True:
+        calls = []
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        if overwrite:
+            dx.save(folder / "c", items(1.0))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing(real, errno.EIO, number, calls))
+            try:
+                dx.save(folder / "c", items(2.0), overwrite=overwrite)
+                problem = None
+            except CheckpointError as error:
+                problem = str(error)
+        if len(calls) <= number:
+            break
+        step = dx.load(folder / "c", into=items(0.0))["step"] if (folder / "c").exists() else int(overwrite)
+        if problem is not None:
+            assert str(folder) in problem
+            assert os.strerror(errno.EIO) in problem
+            assert ("the checkpoint is saved, but" in problem) == (step == 2)
+            was_saved |= step == 2
+        else:
+            assert step == 2
+        number += 1
+    assert was_saved or call not in ("fsync", "open")
+
+
+def test_an_old_step_that_cannot_be_removed(tmp_path, monkeypatch):
+    checkpoints = dx.Checkpoints(tmp_path / "run", keep=1)
+    checkpoints.save(1, items(1.0))
+    monkeypatch.setattr(stores, "remove_folder", failing(folders.remove_folder, errno.EACCES, 0, []))
+    with pytest.raises(CheckpointError, match="the checkpoint is saved, but step 1 cannot be removed") as caught:
+        checkpoints.save(2, items(2.0))
+    assert str(checkpoints.path(2)) in str(caught.value)
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.save(3, items(3.0))
+    assert checkpoints.steps() == [3]
+
+
 def recorded(real, calls, shown):
     """A function that notes its name and what it was called with."""
 
@@ -207,7 +253,6 @@ def test_everything_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
         ("fsync", "runs/today/.tmp/.manifest.json.new"),
         ("replace", "runs/today/.tmp/.manifest.json.new", "runs/today/.tmp/manifest.json"),
         ("fsync", "runs/today/.tmp"),
-        ("fsync", "runs/today/.tmp"),
         ("rename", "runs/today/.tmp", "runs/today/c"),
         ("fsync", "runs/today"),
     ]
@@ -216,6 +261,7 @@ def test_everything_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
     published = calls.index(("replace", "runs/today/c/.manifest.json.new", "runs/today/c/manifest.json"))
     assert ("fsync", "runs/today/c/arrays") in calls[:published]
     assert ("fsync", "runs/today/c/.manifest.json.new") in calls[:published]
+    assert ("fsync", "runs/today/c") in calls[:published]
     assert calls[published + 1] == ("fsync", "runs/today/c")
     calls.clear()
     dx.Checkpoints(tmp_path / "others" / "run")
@@ -488,6 +534,54 @@ def test_the_first_line_has_a_fixed_length(saved):
     assert (saved / "c" / "manifest.json").read_bytes()[_FIRST_LENGTH - 1 : _FIRST_LENGTH] == b"\n"
 
 
+# --- keys and texts that files cannot hold ---------------------------------------------------
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+HALF = "half of a surrogate pair"
+KEYS = {
+    "True": ({True: np.ones(2)}, "a path must consist of texts, integers"),
+    "None": ({None: np.ones(2)}, "a path must consist of texts, integers"),
+    "float": ({1.5: np.ones(2)}, "a path must consist of texts, integers"),
+    "enum": ({Color.RED: np.ones(2)}, "a path must consist of texts, integers"),
+    "number of numpy": ({np.int64(3): np.ones(2)}, "a path must consist of texts, integers"),
+    "dots": ({"a.b": np.ones(2), "a": {"b": np.ones(3)}}, "another path has the same text"),
+    "index and digit": ({1: np.ones(2), "1": np.ones(3)}, "JAX cannot flatten the item"),
+    "half of a pair": ({"\ud800": np.ones(2)}, HALF),
+    "half of a pair in data": ({"a": {"\udfff": 1}}, HALF),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_keys_that_cannot_be_saved_are_refused_by_name(case, tmp_path):
+    value, problem = KEYS[case]
+    with pytest.raises(CheckpointError, match=problem) as caught:
+        dx.save(tmp_path / "c", {"tree": value})
+    assert f"{tmp_path / 'c'}, " in str(caught.value)
+    assert "tree" in str(caught.value)
+    str(caught.value).encode()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [{"": np.ones(2)}, {"é\0": np.ones(2)}, {(1, "a"): np.ones(2)}, {-3: np.ones(2)}])
+def test_keys_that_can_be_saved(value, tmp_path):
+    dx.save(tmp_path / "c", {"tree": value})
+    assert dx.load(tmp_path / "c")["tree"].keys() == value.keys()
+
+
+def test_halves_of_surrogate_pairs(tmp_path):
+    dx.save(tmp_path / "c", {"text": {"a": "\ud800", "\U0001f600": 1}})
+    assert dx.load(tmp_path / "c")["text"] == {"a": "\ud800", "\U0001f600": 1}
+    with pytest.raises(CheckpointError, match="a text without dots"):
+        dx.save(tmp_path / "d", {"\ud800": 1})
+    with pytest.raises(CheckpointError, match=HALF):
+        dx.save(tmp_path / "d", {"a": 1}, metrics={"\ud800": 1.0})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
 # --- locks ----------------------------------------------------------------------------------
 
 
@@ -521,3 +615,19 @@ def test_rests_of_other_writers_stay(tmp_path):
     with folders.Claim(live):
         dx.save(tmp_path / "c", {"a": 1})
         assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([live.name, theirs.name, "c"])
+
+
+def test_rests_of_other_names_are_removed_if_they_are_of_this_machine(tmp_path, monkeypatch):
+    rests = {name: tmp_path / f".{name}.tmp-0123456789abcdef" for name in ("mine", "theirs", "unclaimed", "linked")}
+    for name in ("mine", "theirs", "unclaimed"):
+        rests[name].mkdir()
+    folders.Claim(rests["mine"]).release()
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "another")
+        folders.Claim(rests["theirs"]).release()
+    (tmp_path / "elsewhere").mkdir()
+    rests["linked"].symlink_to(tmp_path / "elsewhere")
+    dx.save(tmp_path / "c", {"a": 1})
+    assert [name for name, rest in rests.items() if not rest.exists()] == ["mine"]
+    dx.save(tmp_path / "theirs", {"a": 1})
+    assert not rests["theirs"].exists()

@@ -33,6 +33,16 @@ def naming(path: str | os.PathLike[str], action: str) -> Generator[None, None, N
 
 
 @contextmanager
+def after_commit(path: Path, problem: str) -> Generator[None, None, None]:
+    """Says in errors that a checkpoint is saved, where only what follows has failed."""
+    try:
+        yield
+    except (CheckpointError, OSError) as error:
+        got = error.got or error.problem if isinstance(error, CheckpointError) else error.strerror or str(error)
+        raise CheckpointError(str(path), f"the checkpoint is saved, but {problem}", got=got) from error
+
+
+@contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> Generator[IO[bytes], None, None]:
     """Opens a file for reading, unbuffered; refuses folders, devices and pipes, without waiting for them."""
     opened = OpenFile(path, follow_links=follow_links)
@@ -118,8 +128,18 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) != len(pairs):
         raise ValueError("a key occurs twice")
     for key in table:
-        key.encode("utf-8")  # half of a surrogate pair cannot be written again
+        if has_half_pair(key):
+            raise ValueError(f"the key {key!a} has half of a surrogate pair")
     return table
+
+
+def has_half_pair(text: str) -> bool:
+    """Whether a text has half of a surrogate pair, which UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import os
 import re
 import secrets
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from declax.checkpoint.files import NO_FOLLOW, naming
+from declax.checkpoint.files import NO_FOLLOW, after_commit, naming, open_regular
 from declax.errors import CheckpointError
 
 LOCK = ".lock"
@@ -57,8 +56,13 @@ class Claim:
         if not held:  # the folder was removed as the rest of a killed process
             self.release()
             raise CheckpointError(str(folder), "another writer removed this folder")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        try:
+            with naming(self._path, "written"):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()}{_this_machine()}".encode(), 0)
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def is_held(self) -> bool:
@@ -72,6 +76,11 @@ class Claim:
         self.release()
 
 
+def _this_machine() -> str:
+    """How the text in a lock ends that was written on this machine."""
+    return f" on {socket.gethostname()}"
+
+
 _claims: weakref.WeakSet[Claim] = weakref.WeakSet()
 
 
@@ -83,9 +92,9 @@ def _release_all() -> None:
 
 os.register_at_fork(after_in_child=_release_all)
 
-_RANDOM = re.compile("[0-9a-f]{16}")
 TEMPORARY = ".tmp-"
 """What the names of unfinished folders have between the name and a random part."""
+_REST = re.compile(rf"\.(?P<name>.+){re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 
 
 @contextmanager
@@ -110,10 +119,11 @@ def new_folder(path: Path, *, replaces_empty: bool = False) -> Generator[Path, N
             sync_folder(temporary)
             with naming(path, "created"):
                 _rename_to_new(temporary, path)
-        sync_folder(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    with after_commit(path, "a failure of power may take it away"):
+        sync_folder(path.parent)
 
 
 def _claimed(path: Path) -> tuple[Path, Claim]:
@@ -160,19 +170,37 @@ def remove_folder(path: Path) -> None:
     rest = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(8)}")
     with naming(path, "removed"):
         os.rename(path, rest)
+    sync_folder(path.parent)  # a failure of power must not bring the name of a damaged folder back
+    with naming(path, "removed"):
         shutil.rmtree(rest)
 
 
-def remove_rests(folder: Path, name: str) -> None:
-    """Removes what killed processes have left of folders of a name; `*` stands for any."""
-    for rest in folder.glob(f".{name if name == '*' else glob.escape(name)}{TEMPORARY}*"):
-        if not _RANDOM.fullmatch(rest.name.rpartition(TEMPORARY)[2]) or not (rest.is_dir() and not rest.is_symlink()):
+def remove_rests(folder: Path, name: str | None) -> None:
+    """Removes what killed processes have left: of folders of a name, None for any, and all that is of this machine.
+
+    On other machines a process may be writing, since not every file system on a network tells of locks.
+    """
+    with naming(folder, "listed"):
+        entries = [entry for entry in folder.iterdir() if TEMPORARY in entry.name]
+    for rest in entries:
+        found = _REST.fullmatch(rest.name)
+        if found is None or rest.is_symlink() or not rest.is_dir():
+            continue
+        if name not in (None, found["name"]) and not _is_of_this_machine(rest):
             continue
         try:
             with Claim(rest):
                 shutil.rmtree(rest)
         except (CheckpointError, OSError):
             continue  # another process writes there, or removes it as well
+
+
+def _is_of_this_machine(rest: Path) -> bool:
+    try:
+        with open_regular(rest / LOCK, follow_links=False) as lock:
+            return lock.read(200).decode("utf-8", "replace").endswith(_this_machine())
+    except (CheckpointError, OSError):
+        return False
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -23,6 +23,7 @@ from declax._tree.attributes import class_attribute
 from declax._typing import Path
 from declax._variables.variable import Variable
 from declax.checkpoint.file_arrays import FileArray, aligned
+from declax.checkpoint.files import has_half_pair
 from declax.checkpoint.safetensors import DTYPES, little
 from declax.errors import CheckpointError, describe, format_path
 
@@ -76,8 +77,8 @@ def item_of(where: str, name: object, value: Any) -> Item:
     Raises:
       CheckpointError: the name has a dot or is not a text, or a leaf can be stored neither as an array nor as JSON.
     """
-    if not isinstance(name, str) or not name or "." in name or "/" in name:
-        raise CheckpointError(where, "the name of an item must be a text without dots", got=repr(name)[:80])
+    if not isinstance(name, str) or not name or "." in name or "/" in name or has_half_pair(name):
+        raise CheckpointError(where, "the name of an item must be a text without dots", got=ascii(name)[:80])
     if is_json(value):
         return Item(name, value, {}, is_json=True)
     if isinstance(value, State):
@@ -133,6 +134,9 @@ def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:
         problem = None
         if not all(map(_is_key_of_path, leaf.path)):
             problem = "a path must consist of texts, integers, and tuples of them"
+        elif has_half_pair(text):
+            text = ascii(text)
+            problem = "a key has half of a surrogate pair, which no file can hold"
         elif text in found:
             problem = f"another path has the same text: {format_path(found[text].path)} and {format_path(leaf.path)}"
         elif isinstance(leaf.value, Tracer):
@@ -171,7 +175,8 @@ def _exact(found: Any, value: Any) -> bool:
     if type(found) is not type(value):
         return False
     if isinstance(value, dict):
-        return found.keys() == value.keys() and all(_exact(found[key], value[key]) for key in value)
+        has_keys = found.keys() == value.keys() and not any(map(has_half_pair, value))
+        return has_keys and all(_exact(found[key], value[key]) for key in value)
     if isinstance(value, list):
         return len(found) == len(value) and all(map(_exact, found, value))
     return bool(found == value) or value != value  # NaN

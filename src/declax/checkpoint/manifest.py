@@ -14,7 +14,6 @@ from typing import Any, Final
 from declax._typing import Path as LeafPath
 from declax._version import __version__
 from declax.checkpoint.files import OpenFile, check_json, naming, new_file, parse_json
-from declax.checkpoint.folders import sync_folder
 from declax.errors import CheckpointError
 
 NAME: Final = "manifest.json"
@@ -126,7 +125,10 @@ def full_name(target: Any) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest of a folder, in place of an older one; the files that it names are complete by then."""
+    """Writes the manifest of a folder, in place of an older one.
+
+    The files that it names, and their entries in the folder, are on the disk by then. The caller syncs the folder.
+    """
     table = {
         "format": FORMAT,
         "version": VERSIONS[-1],
@@ -137,17 +139,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
     rest = json.dumps(table).encode()[1:]  # with an indent, Python and not C would write it
-    _check_size(folder / NAME, len(rest))
-    check_json(folder / NAME, rest)
-    first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()
+    text = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode() + rest
+    _check_size(folder / NAME, len(text))
+    check_json(folder / NAME, text)
+    if rb"\ud" in text:
+        parse_json(folder / NAME, text)  # which refuses a key with half of a surrogate pair
     temporary = folder / f".{NAME}.new"
     with naming(temporary, "removed"):
         temporary.unlink(missing_ok=True)
     with new_file(temporary) as file:
-        file.write(first + rest)
+        file.write(text)
     with naming(folder / NAME, "written"):
         os.replace(temporary, folder / NAME)
-    sync_folder(folder)
 
 
 def item_table(item: ItemRecord) -> dict[str, Any]:

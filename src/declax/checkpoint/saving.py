@@ -17,7 +17,7 @@ import jax
 from declax._jax import level_of_user
 from declax._typing import MISSING
 from declax.checkpoint import orbax_engine
-from declax.checkpoint.files import naming
+from declax.checkpoint.files import after_commit, naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
 from declax.checkpoint.items import (
     SCALARS,
@@ -108,9 +108,21 @@ def save(
             )
         orbax_engine.write(path, *items_for_orbax(os.fspath(path), items, spec, metrics, extra), progress)
         return
-    folder = Path(path)
+    with naming(path, "saved"):
+        _save(Path(path), items, spec, metrics, overwrite, classes_of(os.fspath(path), extra), progress)
+
+
+def _save(
+    folder: Path,
+    items: Mapping[str, Any],
+    spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+    metrics: Mapping[str, float] | None,
+    overwrite: bool,
+    extra: tuple[Any, ...],
+    progress: Progress | None,
+) -> None:
     read = read_items(str(folder), items)
-    records = _records(str(folder), read, spec, classes_of(str(folder), extra))
+    records = _records(str(folder), read, spec, extra)
     arrays = {text: stored(leaf.value) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)}
     total = sum(array.nbytes for array in arrays.values())
     report = Counter(progress, total).add
@@ -193,12 +205,14 @@ def _replace(
             _remove_strays(folder)
         try:
             files = _write_files(folder, arrays, report)
+            sync_folder(folder)  # no failure of power may keep the manifest, and lose the entry of a file
             write_manifest(folder, Manifest(files, records, metrics))
         except BaseException:
             with suppress(CheckpointError):
                 _remove_strays(folder)
             raise
-        _remove_strays(folder)
+        with after_commit(folder, "files of the old one may be left"):
+            _remove_strays(folder)
 
 
 def _remove_strays(folder: Path) -> None:

@@ -86,7 +86,8 @@ class FolderSource:
 
     def __init__(self, folder: Path, *, verify: bool) -> None:
         self._folder = folder
-        self.manifest, self._files = _open(folder)
+        with naming(folder, "opened"):
+            self.manifest, self._files = _open(folder)
         self._pool = ThreadPoolExecutor(max(1, min(len(self._files), os.cpu_count() or 1)))
         self._digests: dict[str, Future[str]] = {}
         if verify:
@@ -143,9 +144,7 @@ _Files = dict[str, tuple[dict[str, FileArray], OpenFile]]
 
 def _open(folder: Path) -> tuple[Manifest, _Files]:
     """The manifest and its files; those of the new one if a writer replaces the checkpoint meanwhile."""
-    with naming(folder, "opened"):
-        is_there = (folder / NAME).exists()
-    if not is_there and orbax_engine.is_of_orbax(folder):
+    if not (folder / NAME).exists() and orbax_engine.is_of_orbax(folder):
         fix = f'dx.load({str(folder)!r}, into=..., engine="orbax")'
         raise CheckpointError(str(folder), "this is a checkpoint of Orbax", fix=fix)
     if not os.path.lexists(folder / NAME):

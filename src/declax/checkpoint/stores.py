@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from declax.checkpoint.files import after_commit, naming
 from declax.checkpoint.folders import Claim, make_folder, remove_folder, remove_rests
 from declax.checkpoint.manifest import NAME, Manifest, read_manifest
 from declax.checkpoint.orbax_engine import is_of_orbax
@@ -105,7 +106,9 @@ class FolderStore:
         self._retention = retention
         self._claim: Claim | None = None
         make_folder(self._folder)
-        if any(entry.name.isdecimal() and is_of_orbax(entry) for entry in self._folder.iterdir()):
+        with naming(self._folder, "listed"):
+            is_other = any(entry.name.isdecimal() and is_of_orbax(entry) for entry in self._folder.iterdir())
+        if is_other:
             raise other_engine(self._folder, "orbax")
 
     def path(self, step: int) -> Path:
@@ -114,7 +117,8 @@ class FolderStore:
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
-        found = [_NAME.fullmatch(entry.name) for entry in self._folder.glob("step_*") if (entry / NAME).exists()]
+        with naming(self._folder, "listed"):
+            found = [_NAME.fullmatch(entry.name) for entry in self._folder.glob("step_*") if (entry / NAME).exists()]
         return sorted(int(match[1]) for match in found if match)
 
     def metrics(self) -> Metrics:
@@ -134,7 +138,7 @@ class FolderStore:
         """Claims the folder, and removes what killed writers have left."""
         if self._claim is None or not self._claim.is_held:
             self._claim = Claim(self._folder)
-            remove_rests(self._folder, "*")
+            remove_rests(self._folder, None)
 
     def write(
         self,
@@ -148,8 +152,9 @@ class FolderStore:
         """Saves a step, and then removes complete ones that do not stay."""
         save(self.path(step), items, spec=spec, metrics=metrics, extra=extra, progress=progress)
         complete = self.metrics()
-        for old in complete.keys() - self._retention.kept(complete):
-            remove_folder(self.path(old))
+        for old in sorted(complete.keys() - self._retention.kept(complete)):
+            with after_commit(self.path(step), f"step {old} cannot be removed"):
+                remove_folder(self.path(old))
 
     def wait(self) -> None:
         """Does nothing: `write` has waited."""
