@@ -348,3 +348,14 @@ def test_a_document_knows_where_values_come_from(tmp_path):
     assert str(document.place_of(("options", "b"))) == f"{path}:2:1"
     assert document.place_of(()).line == 1
     assert not str(read_source({"path": "x"}).place_of(("path",)))
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".json"])
+def test_half_of_a_surrogate_pair_is_refused(suffix, tmp_path):
+    path, spec = tmp_path / f"x{suffix}", dx.spec(models.Data, "\ud800")
+    path.write_text("before")
+    with pytest.raises(dx.ConfigError, match="a text has half of a surrogate pair") as caught:
+        dx.write_config(path, spec, extra=[models.Data])
+    assert str(path) in str(caught.value)
+    assert path.read_text() == "before"
+    assert spec.fingerprint() != dx.spec(models.Data, "\ud801").fingerprint()

@@ -199,7 +199,14 @@ def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False,
     out_features = 3
     use_bias = false
     """
-    Path(path).write_bytes(config_text(x, Path(path).suffix, full=full, extra=extra).encode())
+    text = config_text(x, Path(path).suffix, full=full, extra=extra)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        got = ascii(text[max(0, error.start - 40) : error.end + 40])
+        problem = "a text has half of a surrogate pair, which no file can hold"
+        raise ConfigError(os.fspath(path), problem, got=got) from None
+    Path(path).write_bytes(content)
 
 
 def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[Any] = ()) -> str:

@@ -137,7 +137,7 @@ class Spec(SpecData, Generic[M_co]):
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
         'd9a9cf6a'
         """
-        return hashlib.sha256(canonical_text(self).encode()).hexdigest()
+        return hashlib.sha256(canonical_text(self).encode(errors="surrogatepass")).hexdigest()
 
     def summary(
         self,
