@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Self, TypeVar, Unpack, cast, overload
 
 import jax
 from jax.sharding import NamedSharding
@@ -152,6 +152,11 @@ def jit(
     return compile_ if fun is MISSING else compile_(fun)
 
 
+def _unpickled(fun: Callable[..., Any], shardings: tuple[Any, Any] | None, *rest: Any) -> JitWrapped[..., Any]:
+    prefixes = None if shardings is None else Prefixes(*shardings, SHARDINGS)
+    return JitWrapped(fun, prefixes, *rest)
+
+
 class JitWrapped(Wrapped[P, R], Staged[P, R]):
     """A compiled function; see `jit`."""
 
@@ -172,10 +177,22 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         checked_function("jit", "fun", fun)
         selected = Selection(fun, "static", *static)
         super().__init__(fun, mode, selected)
+        self._given = static, donated
         self._options = options
         self._shardings = shardings
         self._donated = Selection(fun, "donate", *donated)
         selected.check_apart(self._donated)
+
+    def __reduce__(self) -> Any:
+        """The function with its options, as of `jax.jit`: programs stay in their process."""
+        shardings = None if self._shardings is None else (self._shardings.of_arguments, self._shardings.of_results)
+        return _unpickled, (self._closure.user, shardings, *self._given, self._options, self._mode)
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made._forget()
+        return made
 
     def _forget(self) -> None:
         self._programs: dict[Hashable, Program] = {}
