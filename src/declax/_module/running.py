@@ -22,13 +22,15 @@ from declax._fields.body_code import attribute_called
 from declax._fields.call import Term, chosen, operands_of, target_of
 from declax._fields.class_info import maker_of
 from declax._fields.sources import declared_text
+from declax._graph.binding import bind
 from declax._graph.iteration import iter_graph
 from declax._modes import has_named_scopes
 from declax._typing import INTERNAL_KEYS, Path
+from declax._variables.donation import note_deleted
 from declax._variables.placement import explicit_spec
 from declax._variables.policy import POLICY, Policy
 from declax._variables.variable import Variable
-from declax.errors import LayerError, format_path, note_part, type_name
+from declax.errors import DeclaxError, LayerError, format_path, note_part, type_name
 
 _around: Final[ContextVar[Any]] = ContextVar("declax_running", default=None)
 """The innermost module that runs while JAX traces."""
@@ -54,6 +56,8 @@ def with_path(call: Any) -> Any:
         except Exception as error:
             missing = _call_of_none(error)
             _note_module(missing or error, self)
+            if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
+                _note_deleted(error, self)
             _jax.hide_frames(error)
             if missing is not None:
                 raise missing from None
@@ -187,6 +191,13 @@ def _note_module(error: Exception, module: Any) -> None:
     error.__dict__[_RUNNING] = module, path
     if path:
         note_part(error, f"{format_path(path)} of {type_name(type(module))}")
+
+
+def _note_deleted(error: Exception, module: Any) -> None:
+    """Adds the arrays of a module that have lost their buffers to an error of JAX about such an array."""
+    if not isinstance(error, DeclaxError):
+        binding = bind(module)
+        note_deleted(error, module, zip(binding.graphdef.definition.paths, binding.read(), strict=True))
 
 
 def _note_splits(error: Exception, module: Any) -> None:

@@ -25,6 +25,7 @@ from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.codegen import compile_functions
 from declax._typing import MISSING, Missing
+from declax._variables.donation import note_donor
 from declax._variables.placement import context_mesh
 from declax._variables.variable import fill_raw, run_all
 from declax.transforms._engine.lift import (
@@ -530,6 +531,8 @@ class Program:
     def _compile(self) -> None:
         """Compiles the function, anew once it is known what it donates; JAX keeps its traces."""
         positions = None if self._donation is None else self._donation.positions
+        if positions:
+            note_donor(self.name)
         self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
         donated = self._donation is not None and self._donation.plain
         run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted

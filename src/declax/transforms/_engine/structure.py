@@ -33,6 +33,7 @@ from declax._state.states import State
 from declax._state.tree import FlatForm, LightVariable
 from declax._tree.statuses import check_depth
 from declax._typing import Path
+from declax._variables.donation import OWN_COPIES, is_deleted, why_deleted
 from declax._variables.variable import Variable
 from declax.errors import MAX_DEPTH, DeclaxError, TransformError, describe, format_path, too_deep, type_name
 
@@ -551,13 +552,9 @@ def _arrays_of(call: Call) -> Iterator[tuple[str, Any]]:
         yield from ((name, leaf) for leaf in jax.tree_util.tree_leaves(value))
 
 
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
-
-
 def deleted_leaves(call: Call) -> list[tuple[str, Any]]:
     """The arrays of a call that have lost their buffers, with what to call them."""
-    return [(name, leaf) for name, leaf in _arrays_of(call) if _is_deleted(leaf)]
+    return [(name, leaf) for name, leaf in _arrays_of(call) if is_deleted(leaf)]
 
 
 _DONATED_ONCE: Final = "donate the same buffer twice|previously donated in the same call"
@@ -589,8 +586,8 @@ def _deleted(found: list[tuple[str, Any]]) -> TransformError | None:
         name,
         "this array was deleted, since its buffer was donated",
         got=describe(leaf) + (f"; and {len(more)} more" if more else ""),
-        why="a function that donates it has taken it, or array.delete() was called",
-        fix="use what that function has returned or set; or give it dx.clone(model), which owns its arrays",
+        why=why_deleted(),
+        fix=f"use what that function has returned or set; {OWN_COPIES}",
     )
 
 
@@ -600,7 +597,7 @@ def unless_deleted(function: Callable[..., Any], structure: Structure, donated: 
     def run(*leaves: Any) -> Any:
         first = leaves[donated[0]]
         if isinstance(first, jax.Array) and not isinstance(first, Tracer) and len(first.devices()) > 1:
-            lost = [number for number in donated if _is_deleted(leaves[number])]
+            lost = [number for number in donated if is_deleted(leaves[number])]
             error = _deleted([(names_of_call(structure)[number], leaves[number]) for number in lost])
             if error is not None:
                 raise error
