@@ -75,7 +75,8 @@ class PartsFunction:
             for expression in expressions:
                 if id(expression) not in items:
                     names.setdefault(id(expression), _local(name) if name in self._init_vars else f"self.{name}")
-                items.update(id(item) for item, _ in items_of(expression) if id(item) not in names)
+                if isinstance(expression, Literal):
+                    items.update(id(item) for item, _ in items_of(expression) if id(item) not in names)
         return {**names, id(OWN_RNGS): self._rngs, id(SELF): "self"}
 
     def _name_items(self, name: str, expressions: Sequence[Expression]) -> None:
@@ -83,8 +84,8 @@ class PartsFunction:
         for expression in expressions:
             if isinstance(expression, Literal):
                 self._names[id(expression._pytree__value)] = f"self.{name}"
-            for item, path in items_of(expression):
-                self._names.setdefault(id(item), f"self.{name}{path}")
+                for item, path in items_of(expression):
+                    self._names.setdefault(id(item), f"self.{name}{path}")
 
     # ------------------------------------------------------------- source
 

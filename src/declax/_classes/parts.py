@@ -61,7 +61,11 @@ SELF: Final = Term()
 
 def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
-    return any(isinstance(cls, type) and issubclass(cls, Pytree) for cls in map(target_of, walk(value, results_of)))
+    for result in walk(value, results_of):
+        target = target_of(result)
+        if isinstance(target, type) and issubclass(target, Pytree):
+            return True
+    return False
 
 
 def may_make_data(value: Any) -> bool:

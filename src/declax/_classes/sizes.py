@@ -55,15 +55,18 @@ def _deciding_values(part: Part, reader: _Reader) -> Iterator[Any]:
             yield from filter(reader.is_integer, _arguments(call))
 
 
-def _terms_of(part: Part) -> Iterator[Term]:
+def _terms_of(part: Part) -> list[Term]:
     """The terms that one part is made of; those with a name are parts of their own."""
-    for value in walk(part.expression, _unnamed_operands) if isinstance(part.recipe, PartRecipe) else ():
-        if isinstance(value, Term):
-            yield value
+    if not isinstance(part.recipe, PartRecipe):
+        return []
+    return [value for value in walk(part.expression, _unnamed_operands) if isinstance(value, Term)]
 
 
 def _unnamed_operands(value: Any) -> tuple[Any, ...]:
-    return tuple(item for item in operands_of(value) if not isinstance(item, Term) or item._pytree__name is None)
+    found = operands_of(value)
+    if not found:
+        return ()
+    return tuple([item for item in found if not isinstance(item, Term) or item._pytree__name is None])
 
 
 class _Reader:
@@ -173,13 +176,15 @@ def _sizes_in(part: Part) -> Iterator[tuple[str, Any]]:
     if isinstance(part.recipe, VariableRecipe):
         shape: Any = part.recipe.shape
         sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
-        yield from (("this entry of the shape", size) for size in sizes)
+        for size in sizes:
+            yield "this entry of the shape", size
     for term in _terms_of(part):
         call = call_of(term)
         if target_of(term) is repeated:
             yield "the length of the list", operands_of(term)[0]
         elif call is not None and _has_quotient(call):
-            yield from ((f"the argument {name!r}", size) for name, size in _integer_arguments(call))
+            for name, size in _integer_arguments(call):
+                yield f"the argument {name!r}", size
 
 
 def _has_quotient(call: Call) -> bool:
@@ -203,5 +208,11 @@ def _integer_arguments(call: Call) -> Iterator[tuple[str, Any]]:
 
 def _quotient_in(value: Any) -> Term | None:
     """A division in arithmetic, which makes its result a float."""
-    found = walk(value, lambda value: operands_of(value) if is_arithmetic(target_of(value)) else ())
-    return next((term for term in found if isinstance(term, Term) and target_of(term) is operator.truediv), None)
+    for term in walk(value, _arithmetic_operands):
+        if isinstance(term, Term) and target_of(term) is operator.truediv:
+            return term
+    return None
+
+
+def _arithmetic_operands(value: Any) -> tuple[Any, ...]:
+    return operands_of(value) if is_arithmetic(target_of(value)) else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from declax._fields.interning import Shared
@@ -127,15 +127,16 @@ def results_of(value: Any) -> tuple[Any, ...]:
     return () if call is None or id(call.target) not in _RESULTS else call.args[_RESULTS[id(call.target)] :]
 
 
-def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> Iterator[Any]:
+def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> list[Any]:
     """A value and what it is made of, in the order of the source and each once; `below` says what to enter."""
-    waiting, seen = [value], set[int]()
+    found: dict[int, Any] = {}
+    waiting = [value]
     while waiting:
         value = waiting.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
+        if id(value) not in found:
+            found[id(value)] = value
             waiting.extend(reversed(below(value)))
+    return list(found.values())
 
 
 def items(value: Any) -> Any:
