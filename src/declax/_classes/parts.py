@@ -61,7 +61,7 @@ SELF: Final = Term()
 
 def makes_data(value: Any) -> bool:
     """Whether a value gives a Pytree, or a container of some, whatever the values of the fields are."""
-    for result in walk(value, results_of):
+    for result in walk(value, results_of) if results_of(value) else (value,):
         target = target_of(result)
         if isinstance(target, type) and issubclass(target, Pytree):
             return True

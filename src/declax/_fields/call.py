@@ -128,14 +128,13 @@ def results_of(value: Any) -> tuple[Any, ...]:
 
 
 def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> list[Any]:
-    """A value and what it is made of, in the order of the source and each once; `below` says what to enter."""
+    """A value and what it is made of, each once and the outer values first; `below` says what to enter."""
     found: dict[int, Any] = {}
     waiting = [value]
-    while waiting:
-        value = waiting.pop()
+    for value in waiting:
         if id(value) not in found:
             found[id(value)] = value
-            waiting.extend(reversed(below(value)))
+            waiting += below(value)
     return list(found.values())
 
 
