@@ -97,7 +97,7 @@ def test_a_value_of_the_wrong_type(annotation, value, path, fix):
     with pytest.raises((LayerError, ConstructionError), match=r"(has the wrong type|is of the wrong class)") as caught:
         model(value)
     assert caught.value.where == f"Model.value{path}"
-    assert caught.value.fix == fix
+    assert caught.value.fix.splitlines()[0] == fix
     assert caught.value.expected
     assert caught.value.got
 
@@ -315,6 +315,57 @@ def test_what_stands_for_other_values():
 
     assert traced(jnp.ones(3)).shape == (3,)
     assert jax.eval_shape(lambda: declared(dx.Linear)(linear())).value.in_features == 1
+
+
+@dx.dataclass
+class Pair(dx.Layer):
+    scale: jax.Array = dx.field()
+    layer: dx.Linear = dx.field()
+    part: dx.Linear = dx.Linear(2, 1)
+
+
+def pair() -> Pair:
+    return Pair(jnp.ones(2), linear(), linear())
+
+
+@pytest.mark.parametrize("label", [True, False, 0, 1])
+def test_labels_in_place_of_parts(label):
+    """An int for a part may be a slip of positions, so the constructor refuses labels and names the way."""
+    for make in (
+        lambda: Pair(label, label),
+        lambda: Pair(label, linear(), label),
+        lambda: dx.replace(pair(), layer=label),
+    ):
+        with pytest.raises(ConstructionError, match="the given part is of the wrong class") as caught:
+            make()
+        line = f"dx.prefix(model, {{...: {label}}})        # for a tree of labels or axes"
+        assert caught.value.fix.splitlines()[1] == line
+
+
+def test_trees_of_labels_and_axes():
+    model = pair()
+    is_part = functools.partial(lambda cls, leaf: isinstance(leaf, cls), dx.Linear)
+    labels = dx.prefix(model, {...: True})
+    parts = jax.tree.map(lambda leaf: 0, model, is_leaf=is_part)
+    copied = dx.clone(model)
+    copied.layer, copied.part = 0, None
+    assert jax.tree.leaves(labels) == [True] * 5
+    assert (parts.scale, parts.layer, parts.part) == (0, 0, 0)
+    assert (copied.layer, copied.part) == (0, None)
+    assert jax.tree.map(lambda leaf: leaf, parts).layer == 0
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), model)
+    for given in (parts, dx.prefix(model, {...: 0})):
+        made = dx.vmap(lambda model: model.layer(jnp.ones(1)), in_axes=(given,))(stacked)
+        assert made.shape == (2, 2)
+    assert Pair(0, None, rngs=dx.Rngs(0)).layer is None
+    assert Pair(jax.P("x"), jax.P("x"), jax.P()).part == jax.P()
+
+    @dx.dataclass
+    class Plain(dx.Module):
+        scale: jax.Array
+        layer: dx.Linear
+
+    assert (Plain(0, 1).layer, Plain(True, "frozen").layer) == (1, "frozen")  # as permissive as the peer
 
 
 def test_classes_that_answer_isinstance_themselves():

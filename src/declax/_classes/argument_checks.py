@@ -303,6 +303,8 @@ def wrong_type(
         fix = _wider(name, meaning, found)
     if is_part or names_parts(found.meaning):
         problem = "the given part is of the wrong class"
+        if found.value.__class__ in (bool, int):
+            fix += f"\ndx.prefix(model, {{...: {found.value!r}}})        # for a tree of labels or axes"
         return ConstructionError(where, problem, expected=expected, got=got, fix=fix)
     return LayerError(where, WRONG_TYPE, expected=expected, got=got, fix=fix)
 
