@@ -56,15 +56,15 @@ def config(folder: Path, extra: str = "", *, plugins: str = PLUGIN, first: Path 
 
 def environment(*, debug: bool = True) -> dict[str, str]:
     """The variables of the process: failing checks end the run, unless that is what a test looks at."""
-    paths = os.pathsep.join(str(path) for path in search_paths())
+    paths = os.pathsep.join(map(str, [*search_paths(), Path(__file__).parent]))
     kept = {name: value for name, value in os.environ.items() if name != "DECLAX_PLUGIN_DEBUG"}
     return {**kept, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", **({"DECLAX_PLUGIN_DEBUG": "1"} if debug else {})}
 
 
-def mypy(folder: Path, *given: str, cache: Path = CACHE, debug: bool = True) -> str:
-    """Runs mypy over all programs in a folder, and returns what it prints."""
+def mypy(folder: Path, *given: str, cache: Path = CACHE, debug: bool = True, runner: str = "mypy") -> str:
+    """Runs mypy over all programs in a folder, and returns what it prints; `runner` is the module that runs it."""
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.py"))
-    words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(cache), *given, *files]
+    words = [sys.executable, "-m", runner, "--config-file", "mypy.ini", "--cache-dir", str(cache), *given, *files]
     done = subprocess.run(words, cwd=folder, env=environment(debug=debug), capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
@@ -75,6 +75,15 @@ def check(folder: Path, files: Mapping[str, str], *, cache: Path = CACHE, extra:
     write(folder, files)
     config(folder, extra)
     return read(mypy(folder, "--output", "json", cache=cache))
+
+
+def check_statuses(folder: Path, program: str) -> tuple[list[Found], dict[str, str | None]]:
+    """Runs mypy once over a program; what it found, and the status that the plugin gives to the field of each class."""
+    write(folder, {"program.py": program})
+    config(folder)
+    output = mypy(folder, "--output", "json", runner="plugin_statuses")
+    *errors, statuses = output.splitlines()
+    return read("\n".join(errors)), json.loads(statuses)
 
 
 def read(output: str) -> list[Found]:

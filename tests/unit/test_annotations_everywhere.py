@@ -15,7 +15,7 @@ import declax as dx
 from config.schema_checks import refused_by
 from declax._fields.class_info import info_of
 from declax._fields.specifiers import Status
-from plugin_cases import check
+from plugin_cases import check_statuses
 
 DATA, STATIC, SNAPSHOT = Status.DATA, Status.STATIC, Status.SNAPSHOT
 
@@ -43,6 +43,7 @@ N = te.TypeVar("N", default=int)
 Sized = te.TypeVar("Sized", int, str)
 Meters = NewType("Meters", int)
 Json = Union[str, int, list["Json"], dict[str, "Json"]]
+Nested = Union[dx.Linear, list["Nested"]]
 Many = te.TypeAliasType("Many", list[T], type_params=(T,))
 Maybe = te.TypeAliasType("Maybe", Union[T, None], type_params=(T,))
 Numbers = te.TypeAliasType("Numbers", list[int])
@@ -139,6 +140,7 @@ CASES = [
     Case("OfGenericTypedDict", "Pair[int]", SNAPSHOT, "{'first': 1}", "{'first': 'a'}", "{'first': 1}",
          "{'first': 'a'}"),
     Case("OfRecursive", "Json", SNAPSHOT, "{'a': [1, {'b': 'c'}]}", "{'a': [1.5]}", "{'a': [1]}", "{'a': [1.5]}"),
+    Case("OfNested", "Nested", DATA, "[layer, [layer]]", "[3]", f"[{LINEAR}, [{LINEAR}]]", "[3]"),
     Case("OfAlias", "Numbers", SNAPSHOT, "[1]", "['a']", "[1]", "['a']"),
     Case("OfGenericAlias", "Many[int]", SNAPSHOT, "[1]", "['a']", "[1]", "['a']"),
     Case("OfMany", "Many[dx.Linear]", DATA, "[layer]", "[3]", f"[{LINEAR}]", "[3]"),
@@ -249,6 +251,7 @@ def test_the_schema(models, case):
 
 
 def test_the_plugin(tmp_path):
+    """Reports wrong arguments and no others, and decides on each field as the class does at run time."""
     lines: dict[int, str] = {}
     program = "\n\n".join([source_of_names(), *(case.source for case in CASES)]).splitlines()
     for case in CASES:
@@ -258,7 +261,9 @@ def test_the_plugin(tmp_path):
         if not case.is_open:
             program.append(f"{case.name}({case.wrong})")
             lines[len(program)] = program[-1]
-    found = check(tmp_path, {"program.py": "\n".join(program)})
+    found, statuses = check_statuses(tmp_path, "\n".join(program))
     reported = {one.line: f"{program[one.line - 1]}: {one.text}" for one in found}
     assert not [text for line, text in reported.items() if line not in lines]
     assert not [text for line, text in lines.items() if line not in reported]
+    expected = {case.name: None if case.status is None else case.status.value for case in CASES}
+    assert {name: statuses[name] for name in expected} == expected

@@ -6,7 +6,7 @@ The rules are those of `declax._fields.annotations`. A leaf here is an array or 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from mypy.nodes import TypeInfo, Var
 from mypy.types import (
@@ -59,41 +59,59 @@ def holds_no_leaf(typ: Type) -> bool:
     return _Statuses(is_of_leaves=True).of(typ) in ("static", "snapshot")
 
 
-class _Statuses(NamedTuple):
+class _Statuses:
     """The statuses of types; those of the values of leaves if numbers are data and functions may be Modules."""
 
-    is_of_leaves: bool = False
+    def __init__(self, *, is_of_leaves: bool = False) -> None:
+        self.is_of_leaves = is_of_leaves
+        self._assumed: dict[Type, str | None] = {}
+        self._recursive: set[Type] = set()
 
-    def of(self, typ: Type, within: frozenset[Type] = frozenset()) -> str | None:
-        """The status of a type inside some recursive aliases."""
-        if isinstance(typ, TypeAliasType) and typ.is_recursive:
-            if typ in within:
-                return _OPEN
-            if len(within) > MAX_OPEN:  # one that grows with each step
-                return None
-            within |= {typ}
-        typ = get_proper_type(typ)
+    def of(self, typ: Type) -> str | None:
+        """The status of a type."""
+        is_recursive = isinstance(typ, TypeAliasType) and typ.is_recursive
+        return self._of_recursive(typ) if is_recursive else self._of_proper(get_proper_type(typ))
+
+    def _of_recursive(self, typ: Type) -> str | None:
+        """The status of a recursive alias: the least one that agrees with itself inside of the alias."""
+        if typ in self._assumed:
+            self._recursive.add(typ)
+            return self._assumed[typ]
+        if len(self._assumed) > MAX_OPEN:  # one that grows with each step
+            return None
+        tried: list[str | None] = [_OPEN]
+        while True:
+            self._assumed[typ] = tried[-1]
+            found = self._of_proper(get_proper_type(typ))
+            if typ not in self._recursive or found in tried:
+                break
+            tried.append(found)
+        del self._assumed[typ]
+        self._recursive.discard(typ)
+        return found
+
+    def _of_proper(self, typ: ProperType) -> str | None:
         if isinstance(typ, UnionType):
-            parts = [self.of(item, within) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
+            parts = [self.of(item) for item in typ.items if not isinstance(get_proper_type(item), NoneType)]
             is_mixed = "data" in parts and not {"data", _NUMBER, _OPEN}.issuperset(parts)
             return None if is_mixed else _joined(parts)
         if isinstance(typ, TupleType):
             is_plain = typ.partial_fallback.type.fullname == "builtins.tuple"
             is_known = is_plain and (bool(typ.items) or not self.is_of_leaves)
-            return self._in_container(typ.items, "static", within) if is_known else None
+            return self._in_container(typ.items, "static") if is_known else None
         if isinstance(typ, TypedDictType):
-            return self._in_container(typ.items.values(), "snapshot", within)
+            return self._in_container(typ.items.values(), "snapshot")
         if isinstance(typ, (TypeType, NoneType)):
             return "static"
         if isinstance(typ, (CallableType, Overloaded)):
             return None if self.is_of_leaves else "static"
         if isinstance(typ, LiteralType):
-            return self.of(typ.fallback, within)
+            return self.of(typ.fallback)
         if isinstance(typ, TypeVarType):
-            return None if typ.values else self.of(typ.upper_bound, within)
-        return self._of_instance(typ, within) if isinstance(typ, Instance) else None
+            return None if typ.values else self.of(typ.upper_bound)
+        return self._of_instance(typ) if isinstance(typ, Instance) else None
 
-    def _of_instance(self, typ: Instance, within: frozenset[Type]) -> str | None:
+    def _of_instance(self, typ: Instance) -> str | None:
         bases = {base.fullname for base in typ.type.mro}
         if bases & names.DATA_BASES:
             return "data"
@@ -105,10 +123,10 @@ class _Statuses(NamedTuple):
             return None
         parts = typ.args[1:] if "typing.Mapping" in bases and len(typ.args) == 2 else typ.args
         is_frozen = bool(bases & {"builtins.tuple", "builtins.frozenset"})
-        return self._in_container(parts, "static" if is_frozen else "snapshot", within)
+        return self._in_container(parts, "static" if is_frozen else "snapshot")
 
-    def _in_container(self, parts: Iterable[Type], static: str, within: frozenset[Type]) -> str | None:
-        joined = _joined([self.of(part, within) for part in parts])
+    def _in_container(self, parts: Iterable[Type], static: str) -> str | None:
+        joined = _joined([self.of(part) for part in parts])
         return static if joined in ("static", _NUMBER) else joined
 
 
