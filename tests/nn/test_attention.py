@@ -262,10 +262,10 @@ def test_what_is_missing_is_named(normal: Any) -> None:
         make()(x[..., :3])
     with pytest.raises(LayerError, match=r"MultiHeadAttention.key: there are values without keys"):
         make()(x, inputs_v=x)
-    with pytest.raises(LayerError, match="decode: this flag is not set"):
-        make(decode=None)(x)
-    with pytest.raises(LayerError, match="deterministic: this flag is not set"):
-        make(dropout_rate=0.5)(x)
+    for flag, layer in (("decode", make(decode=None)), ("deterministic", make(dropout_rate=0.5))):
+        with pytest.raises(LayerError, match=f"{flag}: this flag is not set") as got:
+            layer(x)
+        assert f"dx.MultiHeadAttention(..., {flag}=False)" in got.value.fix  # in the call, it would override eval()
     with pytest.raises(LayerError, match=r"MultiHeadAttention.rngs: there is no source of random numbers"):
         make(dropout_rate=0.5, keep_rngs=False, deterministic=False)(x)
     with pytest.raises(LayerError, match="dropout_rng: there is no source of random numbers"):
@@ -283,8 +283,11 @@ def test_what_is_missing_is_named(normal: Any) -> None:
         assert got.value.expected == "(*batch, length, 16)"
     assert layer.cached_key is None
     layer.init_cache((3, 5, 16))
-    with pytest.raises(LayerError, match=r"the cache does not hold these positions(?s:.)*\(3, 'positions', 4, 4\)"):
+    with pytest.raises(
+        LayerError, match=r"the cache does not hold these positions(?s:.)*\(3, 'positions', 4, 4\)"
+    ) as got:
         layer(x)
+    assert got.value.fix == f"attention.init_cache({(x.shape[0], 5, 16)})   # for this batch"
 
 
 def masked(query, key, value, allowed, cap=None):

@@ -151,7 +151,8 @@ class MultiHeadAttention(_Heads):
       param_dtype: dtype in which the parameters are stored.
       broadcast_dropout: drop the same pairs for all heads and examples.
       dropout_rate: the probability of dropping a pair of query and key.
-      deterministic: drop nothing. None leaves it to each call.
+      deterministic: drop nothing. None, as in NNX, leaves it to `model.train()`, `model.eval()` and each call; with a
+        `dropout_rate`, pass False to begin in training mode, as `Dropout` does.
       precision: numerical precision of the products, as `jax.lax.Precision`.
       kernel_init: makes the kernels.
       out_kernel_init: makes the kernel of `out`; None is `kernel_init`.
@@ -159,7 +160,7 @@ class MultiHeadAttention(_Heads):
       out_bias_init: makes the bias of `out`; None is `bias_init`.
       use_bias: add biases.
       attention_fn: replaces `dot_product_attention`, and takes its arguments.
-      decode: use the cache. None leaves it to each call.
+      decode: use the cache. None, as in NNX, leaves it to `dx.view` and each call; pass False for a model that trains.
       normalize_qk: normalize queries and keys, as in https://arxiv.org/abs/2302.05442.
       qkv_promote_dtype: brings inputs and parameters of `query`, `key` and `value` to one dtype.
       out_promote_dtype: brings inputs and parameters of `out` to one dtype.
@@ -301,7 +302,8 @@ class MultiHeadAttention(_Heads):
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
         options: dict[str, Any] = {"is_causal": is_causal}
-        decodes = decide(self, "decode", decode, "attention(x, decode=False)")
+        fix = "dx.MultiHeadAttention(..., decode=False)        # and dx.view(model, decode=True) to use a cache"
+        decodes = decide(self, "decode", decode, fix)
         is_beyond: jax.Array | bool = False
         if self.rope is not None:
             query, key = self._rotated(self.rope, query, key, decodes)
@@ -311,7 +313,7 @@ class MultiHeadAttention(_Heads):
                 options["query_offset"] = self.cache_index.value
             key, value, visible, is_beyond = self._cached(key, value)
             mask = combine_masks(mask, visible)
-        fix = "attention(x, deterministic=False)"
+        fix = "dx.MultiHeadAttention(..., deterministic=False), or model.train() and model.eval()"
         drops = self.dropout_rate > 0 and not decide(self, "deterministic", deterministic, fix)
         x = self.attention_fn(
             query,
@@ -424,13 +426,17 @@ class MultiHeadAttention(_Heads):
         steps, start = key.shape[-3], self.cache_index.value
         is_full = start + steps > length
         is_known = not isinstance(is_full, Tracer)
-        if key.shape != (*batch, steps, heads, features) or steps > length or (is_known and is_full):
+        fits = key.shape == (*batch, steps, heads, features)
+        if not fits or steps > length or (is_known and is_full):
+            fix = "attention.init_cache((*batch, length, in_features))   # with a larger length"
+            if not fits:
+                fix = f"attention.init_cache({(*key.shape[:-3], length, self.in_features)})   # for this batch"
             raise errors.LayerError(
                 field_of(self, "cached_key"),
                 "the cache does not hold these positions",
                 expected=f"keys of shape {(*batch, 'positions', heads, features)}, with {length} positions at most",
                 got=f"shape {key.shape}" + (f", after {int(start)} positions" if is_known else ""),
-                fix="attention.init_cache((*batch, length, in_features))   # with a larger length",
+                fix=fix,
             )
         zero = jnp.zeros((), start.dtype)
         at = (*(zero for _ in batch), start, zero, zero)

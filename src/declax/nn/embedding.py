@@ -29,6 +29,9 @@ class Embed(Layer):
 
     ``y[..., :] = embedding[x[...], :]``
 
+    An integer of which there is no row gives NaN, and a negative one counts from the end: a text that is longer than a
+    table of positions has NaN there.
+
     Args:
       num_embeddings: number of rows, one for each integer from 0.
       features: size of each row.
@@ -67,8 +70,8 @@ class Embed(Layer):
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Looks rows up.
 
-        As everywhere in JAX, no error can come from a value inside a compiled program: a negative integer counts from
-        the end, and a row that does not exist is NaN. A table of one row gives that row for each integer, as in NNX.
+        As everywhere in JAX, no error can come from a value inside a compiled program; `jax.debug_nans(True)` finds the
+        rows that do not exist. A table of one row gives that row for each integer, as in NNX.
 
         Args:
           inputs: array of integers, of any shape ``(...,)``.
