@@ -91,6 +91,29 @@ def test_the_name_of_an_optimizer_is_suggested(kind):
         dx.spec_from_config(optax.GradientTransformation, {"kind": kind})
 
 
+def refusal_of(data: dict[str, Any]) -> str:
+    with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
+        dx.spec_from_config(optax.GradientTransformation, data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("short", "name"),
+    [("lr", "learning_rate"), ("wd", "weight_decay"), ("eps_rot", "eps_root"), ("LR", None), ("ab", None)],
+)
+def test_abbreviations_of_parameters_are_known(short: str, name: str | None):
+    rest = {} if name == "learning_rate" else {"learning_rate": 0.1}
+    text = refusal_of({"kind": "adamw", short: 0.1, **rest})
+    assert f"adamw has no parameter '{short}'" in text
+    assert (f"did you mean '{name}'?" in text) if name else ("did you mean" not in text)
+
+
+def test_a_list_under_another_name_is_told_the_name():
+    assert "fix:      args = [...]   # the list for *args" in refusal_of({"kind": "chain", "transforms": [SGD]})
+    assert "fix:" not in refusal_of({"kind": "chain", "transforms": 3})
+    assert "fix:" not in refusal_of({"kind": "clip", "max_delta": 1.0, "transforms": [SGD]})
+
+
 def test_problems_are_typed():
     with pytest.raises(dx.ConfigError, match="the configuration has one problem") as caught:
         dx.spec_from_config(optax.GradientTransformation, {"kind": "adm"})

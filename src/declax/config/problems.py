@@ -223,11 +223,21 @@ _WORDS: Final[dict[type[Any], str]] = {str: "string", bool: "bool", int: "int", 
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str | None:
-    """A suggestion for a misspelt name; None for very long names, whose comparison is slow."""
+    """A suggestion for a misspelt or abbreviated name; None for very long names, whose comparison is slow.
+
+    >>> did_you_mean("lr", ["learning_rate", "eps"])
+    "did you mean 'learning_rate'?"
+    """
     if not isinstance(name, str) or len(name) > _MAX_SHOWN:
         return None
     options = list(options)
     lowered = {option.lower(): option for option in options}
     if name.lower() in lowered:
         return f"did you mean {lowered[name.lower()]!r}?"
-    return suggest(name, options)
+    meant = [option for option in options if "_" in option and _initials_of(option) == name]
+    return f"did you mean {meant[0]!r}?" if len(meant) == 1 else suggest(name, options)
+
+
+def _initials_of(name: str) -> str:
+    """The first letters of the words of a name, by which people abbreviate it."""
+    return "".join(word[:1] for word in name.split("_"))

@@ -435,6 +435,8 @@ class CallReader:
             hint = "YAML 1.2 has no merge keys: write the keys of the other table here"
         else:
             hint = did_you_mean(key, self.readers)
+            if hint is None and self.parameters.variadic is not None and is_list(table[key]):
+                hint = f"{self.parameters.variadic} = [...]   # the list for *{self.parameters.variadic}"
         expected = listed(self.readers) or "no keys"
         context.add("unknown-key", (*path, key), message, expected=expected, hint=hint)
 
