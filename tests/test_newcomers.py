@@ -1,4 +1,4 @@
-"""A GPT and a U-Net that were written from the pages alone: they train, and are saved, configured and changed."""
+"""Two GPTs and a U-Net that were written from the pages alone: they train, and are saved, configured and changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from newcomers import gpt, unet
+from newcomers import gpt, gpt_blind, unet
 
 INPUTS = jnp.zeros((2, 16, 16, 1)), jnp.zeros(2)
 
@@ -65,6 +65,31 @@ def test_a_gpt_from_a_file(tmp_path: Path) -> None:
     assert {block.attention.rate for block in model.blocks} == {0.0}
     assert {block.drop.rate for block in model.blocks} == {0.1}
     assert model.head is model.embed
+
+
+def test_a_configured_gpt_resumes_and_writes_with_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "gpt.toml").write_text(gpt_blind.CONFIG)
+    run = dx.from_config(gpt_blind.Run, tmp_path / "gpt.toml")
+    model, optimizer = gpt_blind.start(run, 0)
+    losses = gpt_blind.train(run, model, optimizer, 0, 20)
+    dx.save(tmp_path / "run", {"model": model, "optimizer": optimizer, "step": 20})
+    losses += gpt_blind.train(run, model, optimizer, 20, run.steps)
+    assert losses[0] > 2.5 > 2.0 > losses[-1]
+
+    into = dict(zip(("model", "optimizer"), gpt_blind.start(run, 99), strict=True))
+    found = dx.load(tmp_path / "run", into={**into, "step": 0})
+    rebuilt = dx.load(tmp_path / "run", extra=[gpt_blind.GPT])
+    for items in (found, rebuilt):
+        again = gpt_blind.train(run, items["model"], items["optimizer"], items["step"], run.steps)
+        assert again == losses[20:]  # to the last bit, dropout included
+
+    model.eval()
+    prompt = jnp.array([[gpt_blind.LETTERS.index(letter) for letter in "the d"]])
+    written = gpt_blind.generate(model, prompt, 8)
+    best = jnp.argmax(gpt_blind.logits_of(model, written), axis=-1)
+    assert (written[:, 5:] == best[:, 4:-1]).all()
+    assert model.blocks[0].attention.decode is False
+    assert model.blocks[0].attention.cached_key is None
 
 
 def test_a_unet_learns_the_noise() -> None:

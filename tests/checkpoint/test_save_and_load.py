@@ -88,6 +88,31 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_last_bit(tmp_path):
     assert_equal(values(*(resumed[n] for n in nodes)), values(*(whole[n] for n in nodes)))
 
 
+@pytest.mark.parametrize("into", [True, False])
+def test_loaded_arrays_and_keys_go_where_a_call_wants_them(into, tmp_path):
+    """None is committed to a device: else a step compiles again, and other arguments on a mesh are refused."""
+    model = dx.Dropout(0.5, rngs=dx.Rngs(0))
+    dx.save(tmp_path / "c", {"model": model})
+    step = dx.jit(lambda model, x: model(x))
+    other = dx.Dropout(0.5, rngs=dx.Rngs(1))
+    found = dx.load(tmp_path / "c", into={"model": other} if into else None)["model"]
+    assert [leaf.committed for leaf in jax.tree.leaves(dx.state(found).leaves)] == [False, False]
+    compiled: list[str] = []
+
+    def count(event: str, _: float, **options: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        step(found, jnp.ones(3))
+        before = len(compiled)
+        step(found, jnp.ones(3))
+        assert (before > 0, len(compiled) - before) == (True, 0)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+
+
 def test_models_are_written_in_place_and_other_items_are_returned(tmp_path):
     net, optimizer = parts(0)
     tree = {"a": jnp.arange(3), "pair": (np.ones(2), 2.5), "text": "x"}
