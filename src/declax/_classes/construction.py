@@ -342,7 +342,7 @@ def wrap_post_init(info: ClassInfo) -> None:
             _run_post_init(cls, original, self, init_vars, named)
             return
         made.maker(self, init_vars)
-        taken = made.taken if made.taken is not MISSING else _read_post_init(made)
+        taken: Any = made.taken if made.taken is not MISSING else _read_post_init(made)
         if taken is not None:
             if taken is not ALL:
                 known = dict(zip(made.maker.init_vars, init_vars, strict=True))

@@ -147,7 +147,7 @@ def _check_bases(cls: type) -> None:
     """Refuses bases whose expressions nothing would evaluate."""
     for base in cls.__mro__[1:]:
         info: ClassInfo | None = base.__dict__.get(INFO_KEY)
-        if info is None or info.body is None or info.is_declared or base.__module__.startswith("declax."):
+        if info is None or info.is_declared or base.__module__.startswith("declax."):
             continue
         if "__dataclass_fields__" not in base.__dict__:
             take_marks(info)
