@@ -351,7 +351,7 @@ def wrap_post_init(info: ClassInfo) -> None:
             try:
                 _run_post_init(cls, original, self, init_vars, named)
             except MissingRngsError as error:
-                if taken is not ALL and RNGS not in (*taken[0], *taken[1]):
+                if isinstance(taken, tuple) and RNGS not in (*taken[0], *taken[1]):
                     line = "def __post_init__(self, *, rngs: dx.Rngs | None = None): ...        # gets the rngs of"
                     call = str(error.fix).replace("rngs=dx.Rngs(0)", "rngs=rngs")
                     set_fix(error, f"{line} {type_name(made.cls)}\n{call}")
