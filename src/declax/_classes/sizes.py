@@ -23,6 +23,7 @@ from declax._fields.call import (
     repeated,
     results_of,
     target_of,
+    unnamed_operands,
     walk,
 )
 from declax._fields.deciding import decide
@@ -59,14 +60,7 @@ def _terms_of(part: Part) -> list[Term]:
     """The terms that one part is made of; those with a name are parts of their own."""
     if not isinstance(part.recipe, PartRecipe):
         return []
-    return [value for value in walk(part.expression, _unnamed_operands) if isinstance(value, Term)]
-
-
-def _unnamed_operands(value: Any) -> tuple[Any, ...]:
-    found = operands_of(value)
-    if not found:
-        return ()
-    return tuple([item for item in found if not isinstance(item, Term) or item._pytree__name is None])
+    return [value for value in walk(part.expression, unnamed_operands) if isinstance(value, Term)]
 
 
 class _Reader:

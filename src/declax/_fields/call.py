@@ -127,6 +127,17 @@ def results_of(value: Any) -> tuple[Any, ...]:
     return () if call is None or id(call.target) not in _RESULTS else call.args[_RESULTS[id(call.target)] :]
 
 
+def unnamed(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Those of some values that have no name in the class body: others are parts of their own."""
+    return tuple([value for value in values if not isinstance(value, Term) or value._pytree__name is None])
+
+
+def unnamed_operands(value: Any) -> tuple[Any, ...]:
+    """The operands of a value that are no parts of their own."""
+    found = operands_of(value)
+    return unnamed(found) if found else ()
+
+
 def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> list[Any]:
     """A value and what it is made of, each once and the outer values first; `below` says what to enter."""
     found: dict[int, Any] = {}

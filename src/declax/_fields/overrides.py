@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn
 from declax._fields.call import (
     CONTAINERS,
     Call,
-    Term,
     call_of,
     entries,
     has_expression,
@@ -20,6 +19,7 @@ from declax._fields.call import (
     rebuilt,
     results_of,
     target_of,
+    unnamed,
     walk,
 )
 from declax._fields.expressions import Expression, Literal, Reference
@@ -126,8 +126,7 @@ def _call_in(expression: Any) -> Call | None:
 
 def _branches(value: Any) -> tuple[Any, ...]:
     """What `repeat` and `when` make; what has a name is another part."""
-    branches = results_of(value) if is_lazy(target_of(value)) else ()
-    return tuple(branch for branch in branches if not isinstance(branch, Term) or branch._pytree__name is None)
+    return unnamed(results_of(value)) if is_lazy(target_of(value)) else ()
 
 
 def _over(part: DeclaredPart, value: Any, flag: object, arguments: Mapping[str, Any]) -> Any:
