@@ -663,13 +663,46 @@ def make():
 
 
 def test_a_class_that_gained_fields():
-    loaded = dumped(OLD, OLD.replace("Array\n", "Array\n    b: str = dx.field(default='x')\n"))
+    fields = """
+    b: str = dx.field(default='x')
+    c: int = 3
+    d: list[int] = dx.field(default_factory=list)
+    e: dx.Param[jax.Array] | None = dx.field(default=None)
+    _: dx.KW_ONLY
+    f: int
+"""
+    loaded = dumped(OLD, OLD.replace("Array\n", "Array" + fields).replace("ones(2))", "ones(2), f=4)"))
     assert len(jax.tree.leaves(loaded)) == 1
-    with pytest.raises(AttributeError, match="has no attribute 'b'"):
-        loaded.b
-    loaded.b = "y"
-    assert jax.tree.map(lambda x: x, loaded).b == "y"
-    assert "_pytree__layout" not in vars(loaded)
+    assert (loaded.b, loaded.c, loaded.d, loaded.e) == ("x", 3, [], None)
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'f'"):
+        loaded.f
+    loaded.b, loaded.f = "y", 5
+    mapped = jax.tree.map(lambda x: x, loaded)
+    assert (mapped.b, mapped.d, mapped.f) == ("y", [], 5)
+    assert dumped(OLD, OLD.replace("Array\n", "Array" + fields)).d is not loaded.d
+
+
+def test_fields_that_an_own_init_does_not_set():
+    @dx.dataclass
+    class Model(dx.Module):
+        a: int
+        b: str = dx.field(default="x")
+        c: int = 3
+        d: list[int] = dx.field(default_factory=list)
+        w: dx.Param[jax.Array] | None = dx.field(default=None)
+
+        def __init__(self, d=None):
+            if d is not None:
+                self.d = d
+
+    model = Model()
+    assert (model.b, model.c, model.d, model.w) == ("x", 3, [], None)
+    assert Model([1]).d == [1]
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'a'"):
+        model.a
+    model.w = dx.Param(jnp.ones(2))
+    assert len(jax.tree.leaves(jax.tree.map(lambda x: x, model))) == 1
+    assert dx.clone(model).b == "x"
 
 
 def test_a_class_that_lost_a_field():

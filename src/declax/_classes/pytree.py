@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from abc import ABCMeta
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, get_origin
 
 import jax
@@ -282,6 +282,7 @@ class Pytree(metaclass=PytreeMeta):
         """Checks a new instance, and gives it its own layout if it deviates."""
         layout: Layout = self.__dict__.get(LAYOUT_KEY) or self._pytree__layout
         if self._pytree__info.is_frozen or not layout.fits(self):
+            add_defaults(self)  # that an own `__init__` has not set
             fit_layout(self)
             layout = layout_of(self)
         if self._pytree__is_pytree:
@@ -301,6 +302,7 @@ class Pytree(metaclass=PytreeMeta):
             prepare(cls._pytree__info)
         attributes = self.__dict__
         attributes.update(state)
+        add_defaults(self)  # of fields that the class has gained since
         if RECORD_KEY in attributes:
             attributes[RECORD_KEY] = attributes[RECORD_KEY].seal(attributes)
         if LAYOUT_KEY in attributes:  # made before the class was prepared, perhaps
@@ -571,6 +573,36 @@ def refresh_layout(node: Any) -> Layout:
     if layout is not before and BOUND_KEY in node.__dict__:
         epoch.advance()
     return layout
+
+
+def add_defaults(node: Any) -> None:
+    """Gives an instance the defaults of fields that it lacks, where reading them would not find those of the class."""
+    info: ClassInfo = node._pytree__info
+    if info.late_defaults is None:
+        info.late_defaults = _late_defaults(info) if info.is_dataclass else {}
+    attributes = node.__dict__
+    for name, make in info.late_defaults.items():
+        if name not in attributes:
+            attributes[name] = make()
+
+
+def _late_defaults(info: ClassInfo) -> dict[str, Callable[[], Any]]:
+    """The defaults of fields that the class has no attributes with: those of specifiers, and of factories."""
+    found: dict[str, Callable[[], Any]] = {}
+    cls: Any = info.cls
+    for field in dataclasses.fields(cls):
+        name, default = field.name, field.default
+        if info.specs[name].recipe is not None or class_attribute(cls, name) is not None:
+            continue
+        if default is not dataclasses.MISSING and not isinstance(default, Expression):
+            found[name] = functools.partial(_same, default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[name] = field.default_factory
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def fit_layout(self: Pytree) -> None:

@@ -64,6 +64,7 @@ class ClassInfo:
       lacks_names: whether names in its annotations were not found, so that it is read again.
       is_registered: whether JAX and the layouts know the class in this process.
       is_complete: whether all names in its annotations were found, or never will be.
+      late_defaults: functions that make the defaults which the class has no attributes with; None until one is needed.
     """
 
     cls: type = object
@@ -83,6 +84,7 @@ class ClassInfo:
     lacks_names: bool = False
     is_registered: bool = False
     is_complete: bool = False
+    late_defaults: Mapping[str, Callable[[], Any]] | None = None
 
     def __init__(self, body: BodyNames | None = None, like: ClassInfo | None = None) -> None:
         self.body = body
@@ -119,7 +121,7 @@ class ClassInfo:
 
     @property
     def _kept(self) -> dict[str, Any]:
-        return {**self.__dict__, "is_registered": False, "is_complete": False}
+        return {**self.__dict__, "is_registered": False, "is_complete": False, "late_defaults": None}
 
 
 NOT_PREPARED: Final = ClassInfo()
