@@ -60,6 +60,7 @@ from declax._tree.attributes import (
     wrong_trace,
 )
 from declax._tree.layout import ARRAY_CLASSES, BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
+from declax._tree.moment import reduced_at
 from declax._tree.statuses import CONTAINERS, PLAIN, data_within
 from declax._tree.statuses import has_data as has_data
 from declax._tree.statuses import is_data as is_data
@@ -313,7 +314,7 @@ class Pytree(metaclass=PytreeMeta):
         fit_layout(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return snapshots.portable(super().__reduce_ex__(protocol))
+        return reduced_at(self, snapshots.portable(super().__reduce_ex__(protocol)))
 
     def __copy__(self) -> Self:
         is_own = type(self).__reduce_ex__ is Pytree.__reduce_ex__  # which has names in place of functions

@@ -26,6 +26,7 @@ from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.epoch import committing
 from declax._tree.layout import BOUND_KEY, TRACE_KEY
+from declax._tree.moment import Moment, read_with
 from declax._tree.statuses import check_depth
 from declax._typing import MISSING, Path
 from declax._variables.variable import Variable, raw_values, set_all_raw
@@ -91,6 +92,15 @@ class ArrayLeaves:
         owner = source[0]()
         assert owner is not None  # a node of a graph that the caller holds
         return owner.__dict__.get(source[1], MISSING)
+
+    def attributes(self, leaves: Sequence[Any]) -> dict[int, dict[str, Any]]:
+        """The leaves that are attributes of objects, by the identity of the object."""
+        found: dict[int, dict[str, Any]] = {}
+        for position, source in self._sources.items():
+            owner = source[0]() if source is not None and self._variables[position] is None else None
+            if source is not None and owner is not None:
+                found.setdefault(id(owner), {})[source[1]] = leaves[position]
+        return found
 
     def check(self, position: int) -> None:
         """Checks that a leaf may be set at this trace level."""
@@ -290,6 +300,17 @@ def bind_and_read(bind: Callable[..., Binding], *args: Any) -> tuple[Binding, tu
             binding = bind(*args)
             values = tuple(binding.read())
     return binding, values
+
+
+def _moment_of(root: Any) -> Moment:
+    """What `pickle` writes of a graph."""
+    binding, leaves = bind_and_read(bind, root)
+    values = {id(v): leaf for v, leaf in zip(binding.variables, leaves, strict=True) if v is not None}
+    attributes = {} if binding.array_leaves is None else binding.array_leaves.attributes(leaves)
+    return Moment(root, {id(found): found for found in binding.objects()}, values, attributes)
+
+
+read_with(_moment_of)
 
 
 def _bind_anew(value: Any) -> Binding:

@@ -22,6 +22,7 @@ from jax.core import ShapedArray, Tracer
 from declax import _jax, errors
 from declax._fields import snapshots
 from declax._tree import epoch, rendering
+from declax._tree.moment import value_of
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
 from declax._typing import MISSING, ArrayLike, T
@@ -524,7 +525,7 @@ class Variable(ArrayOperators, Generic[T]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.__class__, self.raw_value, self._metadata)
+        return _unpickle, (self.__class__, value_of(self), self._metadata)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         return rendering.treescope_repr(self, path, subtree_renderer)
