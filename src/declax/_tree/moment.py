@@ -1,8 +1,8 @@
 """The values of a graph at one moment, for a thread that pickles it while other threads train.
 
 `pickle` asks each object for its state when it reaches it, and steps of other threads may end in between. The object
-that it reaches first reads all values at once, and those below it give these. `pickle` makes no call at its end: an object
-behind the attributes of the first one, which it reaches last, ends the moment.
+that it reaches first reads all values at once, and those below it give these. `pickle` makes no call at its end: an
+object behind the attributes of the first one, which it reaches last, ends the moment.
 """
 
 from __future__ import annotations
