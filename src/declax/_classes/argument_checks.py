@@ -304,7 +304,8 @@ def wrong_type(
     if is_part or names_parts(found.meaning):
         problem = "the given part is of the wrong class"
         if found.value.__class__ in (bool, int):
-            fix += f"\ndx.prefix(model, {{...: {found.value!r}}})        # for a tree of labels or axes"
+            labels = f"dx.prefix(model, {{...: {found.value!r}}})        # for a tree of labels or axes"
+            fix = labels if fix is None else f"{fix}\n{labels}"
         return ConstructionError(where, problem, expected=expected, got=got, fix=fix)
     return LayerError(where, WRONG_TYPE, expected=expected, got=got, fix=fix)
 
