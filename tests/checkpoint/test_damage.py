@@ -503,6 +503,16 @@ HOSTILE_STRUCTURES = {
     "other library": ((*NODE, "promote_dtype"), {"static": {"name": "subprocess.run"}}, "subprocess.run"),
     "call of a class": (STATIC, {"call": "subprocess.Popen", "arguments": {}}, "subprocess.Popen"),
     "object": (STATIC, {"object": "subprocess.Popen", "attributes": {}}, "subprocess.Popen"),
+    "constructor": (
+        STATIC,
+        {
+            "object": "declax.training._transformation.StaticTransformation",
+            "attributes": {
+                "description": {"call": "declax.Linear", "arguments": {"in_features": 1, "out_features": 1}}
+            },
+        },
+        "the call of a transformation names a class",
+    ),
     "object of a model": (STATIC, {"object": "declax.Linear", "attributes": {}}, "is not a class of values"),
     "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1]}, "has other fields"),
     "unknown form": (STATIC, {"pickle": "x"}, "a newer version of declax"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,9 @@ class Restored(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return _readable(super().__getitem__(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()  # defined here, so that ``dict(found)`` and ``{**found}`` read by `__getitem__` too
 
     def get(self, name: str, default: Any = None, /) -> Any:
         """As of a dict."""

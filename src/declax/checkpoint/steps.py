@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import jax
+
 from declax._filters import Filter
+from declax._sharding.declared import Shardings
+from declax._variables.placement import AxisRules
 from declax.checkpoint.loading import Restored, load
 from declax.checkpoint.orbax_store import OrbaxStore
 from declax.checkpoint.progress import Progress
@@ -157,11 +161,16 @@ class Checkpoints:
         /,
         into: Mapping[str, Any] | None = None,
         *,
+        items: Collection[str] | None = None,
         only: Filter | None = None,
         rename: Mapping[str, str] | None = None,
         strict: bool = True,
         verify: bool = True,
         extra: Iterable[Any] = (),
+        abstract: bool = False,
+        mesh: jax.sharding.Mesh | None = None,
+        rules: AxisRules | None = None,
+        shardings: Shardings = None,
         progress: Progress | None = None,
     ) -> Restored:
         """Restores a step; the options are those of `load`.
@@ -182,11 +191,16 @@ class Checkpoints:
         return load(
             self.path(found),
             into,
+            items=items,
             only=only,
             rename=rename,
             strict=strict,
             verify=verify,
             extra=extra,
+            abstract=abstract,
+            mesh=mesh,
+            rules=rules,
+            shardings=shardings,
             progress=progress,
             engine=self._engine,
         )

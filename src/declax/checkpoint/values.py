@@ -12,11 +12,11 @@ import enum
 import functools
 import math
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from declax._classes.pytree import Pytree
 from declax._fields.snapshots import Frozen, attributes_of, thaw
@@ -158,7 +158,9 @@ class Writer:
             return {"call": self._name(value.target), "arguments": self._named(value.arguments, path, depth)}
         if isinstance(value, PartitionSpec):
             return {"partition": self._items(value, path, depth)}
-        if isinstance(value, NamedSharding):  # of a mesh, a file keeps the names of axes
+        if isinstance(value, (Mesh, AbstractMesh)):
+            return {"mesh": [[name, size] for name, size in value.shape.items()]}
+        if isinstance(value, NamedSharding):  # of its mesh, a file keeps the names of axes
             return {"sharding": self._items(value.spec, path, depth)}
         if isinstance(value, State):
             return {"state": self.state(value, path, depth)}
@@ -196,8 +198,7 @@ class Writer:
             return None
         kind, metadata = leaf_def
         name = self.name_at(kind, path)
-        content = {key: value for key, value in metadata.items() if key != "mesh"}
-        return [name, self._named(content, path, 0)]
+        return [name, self._named(metadata, path, 0)]
 
 
 def parts_of(value: Any) -> Mapping[str, Any] | None:
@@ -347,6 +348,12 @@ class Reader:
             return factory
         return self._all(lambda _: factory(**arguments), [*arguments.values()])
 
+    def _of_mesh(self, form: Json, path: Path) -> Any:
+        """The mesh of the load, or else the one around it, if it has the axes; an abstract one if there is none."""
+        names, sizes = tuple([name for name, _ in form["mesh"]]), tuple([int(size) for _, size in form["mesh"]])
+        mesh = self._mesh or context_mesh()
+        return mesh if isinstance(mesh, Mesh) and mesh.axis_names == names else AbstractMesh(sizes, names)
+
     def _sharding(self, form: Json, path: Path) -> Any:
         def make(axes: list[Any]) -> Any:
             mesh = self._mesh or context_mesh()
@@ -396,6 +403,8 @@ class Reader:
         if cls is MISSING or MISSING in _by_identity(parts.values()):
             return MISSING
         if cls is StaticTransformation:
+            if not _calls_functions(parts["description"]):
+                return self.fail(path, "the call of a transformation names a class")
             return StaticTransformation(parts["description"].build())
         if cls is OptLayout:
             return OptLayout(parts["tree"], parts["targets"])
@@ -413,6 +422,16 @@ class Reader:
         for name, value in parts.items():
             object.__setattr__(made, name, value)
         return made
+
+
+def _calls_functions(value: Any) -> bool:
+    """Whether a Spec calls functions only, and classes of optax: no constructor of a class that a file names runs."""
+    if isinstance(value, SpecData):
+        target = value.target
+        is_function = not isinstance(target, type) or target.__module__.startswith("optax.")
+        return is_function and all(map(_calls_functions, value.arguments.values()))
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+    return isinstance(value, (str, bytes)) or all(map(_calls_functions, items))
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -458,6 +477,7 @@ _READERS: Final[Mapping[str, Callable[[Reader, Json, Path], Any]]] = {
     "ref": lambda _, form, __: Ref(form["ref"]),
     "call": Reader._call,
     "partition": lambda self, form, path: self._all(_partition, self.items(form["partition"], path)),
+    "mesh": Reader._of_mesh,
     "sharding": Reader._sharding,
     "state": lambda self, form, path: self.state(form["state"], path),
     "initializer": Reader._initializer,
