@@ -382,7 +382,7 @@ def test_hostile_manifests(case, saved, tmp_path):
         dx.load(tmp_path / "c")
 
 
-@pytest.mark.parametrize("size", ["deep", "sparse", "lists", pytest.param("many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["deep", "sparse", "lists", "many", pytest.param("long", marks=pytest.mark.slow)])
 def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
     shutil.copytree(saved / "c", tmp_path / "c")
     path = tmp_path / "c" / "manifest.json"
@@ -392,12 +392,14 @@ def test_large_manifests_take_bounded_time_and_memory(size, saved, tmp_path):
         with_manifest(tmp_path / "c", b'"a":[' + b"{}," * 10_000_000 + b"{}]}")
     elif size == "many":
         with_manifest(tmp_path / "c", b",".join(b'"%d":1' % n for n in range(1_000_000)) + b"}")
+    elif size == "long":
+        with_manifest(tmp_path / "c", b",".join(b'"a name of some length %d":1' % n for n in range(1_000_000)) + b"}")
     else:
         with path.open("r+b") as file:
             file.truncate(1 << 40)
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problems = {"deep": "the JSON is nested too deeply", "sparse": "the manifest is too large"}
-    problems["lists"] = "the JSON takes too much memory"
+    problems |= dict.fromkeys(("lists", "many"), "the JSON takes too much memory")
     with pytest.raises(CheckpointError, match=problems.get(size, "this is not a manifest of declax")) as caught:
         dx.load(tmp_path / "c")
     assert str(path) in str(caught.value)
