@@ -164,6 +164,14 @@ PROGRAMS: dict[str, list[Callable[[], Any]]] = {
     "the class declares parts, such as 'up'": [
         body("up = dx.Linear(dim, dim, rngs=rngs)", "def __init__(self, dim, rngs): self.dim = dim")
     ],
+    "a bound method of a part is fixed at construction": [
+        body("embed = dx.Embed(dim, 3, rngs=rngs)", "logits = embed.attend"),
+        body("embed = dx.defer(dx.Embed)(dim, 3, rngs=rngs)", "logits = embed.attend"),
+    ],
+    "an array that is computed from a Variable is fixed at construction": [
+        body("embed = dx.Embed(dim, 3, rngs=rngs)", "head = embed.embedding.T"),
+        body("embed = dx.Embed(dim, 3, rngs=rngs)", "head = dx.defer(jnp.sum)(embed.embedding)"),
+    ],
     "the class body reads 'self'": [body("up = dx.Linear(self.dim, 4, rngs=rngs)")],
     FIELD: [
         body("scale = 1 / np.sqrt(dim)"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from declax._classes.argument_checks import WRONG_TYPE, ArgumentChecks, PartCheck
+from declax._classes.fixed_values import check_fixed
 from declax._classes.parts import FIX_OF_SHARED, MAY_BE_SHARED, SELF, Part, is_shared, makes_data, may_make_data
 from declax._classes.sizes import fix_of_size
 from declax._fields.annotations import annotation_text, own_annotations
@@ -108,6 +109,9 @@ class PartsFunction:
             self._check_constants(part, contents)
             self._check_reads(part, contents, later)
             self._check_calls(part, contents, seen)
+            call = part.expression._pytree__call
+            if call is not None and not isinstance(call.target, type):
+                check_fixed(self._cls, part, self._names)
             later.discard(part.name)
 
     @functools.cached_property

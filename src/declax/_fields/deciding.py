@@ -193,8 +193,8 @@ def refuses_data(annotation: object, scope: AnnotationScope) -> bool:
     return isinstance(meaning, meanings.TypeType)
 
 
-def class_within(annotation: Any, scope: AnnotationScope, base: type) -> type | None:
-    """The class in an annotation that derives from a base, also in an Optional."""
+def class_within(annotation: Any, scope: AnnotationScope, base: type | tuple[type, ...]) -> type | None:
+    """The class in an annotation that derives from a base, or from one of several; also in an Optional."""
     members = members_of(meaning_of(annotation, scope))
     classes = (member.cls for member in members if isinstance(member, meanings.ClassType))
     return next((cls for cls in classes if issubclass(cls, base)), None)

@@ -6,7 +6,7 @@ import enum
 import keyword
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import NoneType
+from types import EllipsisType, NoneType
 from typing import Any, Final
 
 from declax._fields.call import (
@@ -97,7 +97,7 @@ class Writer:
         """The name of a class or function, the repr of a short value, or the class of another one."""
         if isinstance(value, type):
             return class_text(value)
-        is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, NoneType))
+        is_long = not isinstance(value, (int, float, complex, str, bytes, enum.Enum, EllipsisType, NoneType))
         text = f"{class_text(type(value)).replace('ArrayImpl', 'Array')}(...)" if is_long else repr(value)
         return getattr(value, "__name__", None) or text
 
