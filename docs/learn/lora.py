@@ -188,8 +188,8 @@ print(type(adapted.blocks.layers.mlp.up).__name__, "->", type(merged.blocks.laye
 assert abs(float(evaluate(merged, test_tokens)) - after) < 1e-3
 
 # %% [markdown]
-# To keep an adaptation without the model, save the State of the adapters: `dx.save(path, {"adapters":
-# dx.state(adapted, dx.LoRAParam)})`.
+# A checkpoint holds the merged model as it is: [Ship a fine-tuned model](../howto/ship.md). To keep an adaptation
+# without the model, save the State of the adapters: `dx.save(path, {"adapters": dx.state(adapted, dx.LoRAParam)})`.
 #
 # ## What to read next
 #

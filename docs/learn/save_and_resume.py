@@ -35,6 +35,8 @@ import declax as dx
 # ## The script
 #
 # We write the script to a file, since we want to kill it. It prints the loss of each step, and saves every tenth.
+# `dx.spec(optax.adam, 1e-3).build()` is `optax.adam(1e-3)` with its name, so that a checkpoint can say which optimizer
+# it holds.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -74,7 +76,7 @@ def train_step(model: Classifier, optimizer: dx.Optimizer[Classifier], x: jax.Ar
 folder, steps = sys.argv[1], int(sys.argv[2])
 digits = load_digits()
 model = Classifier(rngs=dx.Rngs(0))
-optimizer = dx.Optimizer(model, optax.adam(1e-3))
+optimizer = dx.Optimizer(model, dx.spec(optax.adam, 1e-3).build())
 items = {"model": model, "optimizer": optimizer, "step": 0}
 
 checkpoints = dx.Checkpoints(folder, keep=2, best="loss", every=10)
@@ -198,13 +200,13 @@ dx.load(folder / "linear", into={"model": copy})
 assert np.array_equal(copy(jnp.ones(3)), model(jnp.ones(3)))
 
 # %% [markdown]
-# Without `into`, `dx.load` rebuilds the model from its class and the arguments of its constructor. Pass your own
-# classes in `extra=`, such as `extra=[Classifier]` for the checkpoints above. An optimizer made of functions of optax
-# has no such record, so it becomes a State of arrays.
+# Without `into`, `dx.load` returns the model as it was, with its class, its sizes and its mode. No constructor runs.
+# Of your program, it needs the classes: `extra=[Classifier]` for the checkpoints above.
 
 # %%
-rebuilt = dx.load(folder / "linear")["model"]
-assert np.array_equal(rebuilt(jnp.ones(3)), model(jnp.ones(3)))
+loaded = dx.load(folder / "linear")["model"]
+print(loaded)
+assert np.array_equal(loaded(jnp.ones(3)), model(jnp.ones(3)))
 
 # %% [markdown]
 # A model of another shape is refused with the paths that differ, and stays as it is:
@@ -218,6 +220,7 @@ except dx.DeclaxError as error:
 # %% [markdown]
 # ## What to read next
 #
+# - [Ship a fine-tuned model](../howto/ship.md): a model for programs without the code of its training.
 # - [Saving](../saving.md): parts of checkpoints, renamed paths, other devices, Orbax.
 # - [Load and write weights](../weights.md): files of other libraries.
 # - [Random numbers](../random.md): why a run can be repeated.

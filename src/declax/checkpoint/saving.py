@@ -76,11 +76,11 @@ def save(
       path: the folder, which must not exist.
       items: by name: a model, an optimizer, random streams, a container of them, a State, a pytree of arrays and
         numbers, or plain data as of JSON.
-      spec: how `load` rebuilds the item ``model``, or items by name. Without it, the record of a constructed model is
-        saved, where it has one (see `spec_of`).
+      spec: how a constructor makes the item ``model``, or items by name, for a `load` whose classes have another
+        version. Without it, the record of a constructed model is saved, where it has one (see `spec_of`).
       metrics: numbers to keep with the checkpoint, such as the loss.
       overwrite: replace a checkpoint at the path. A reader sees the old one or the new one.
-      extra: classes that the specs name, as in `to_config`.
+      extra: classes that the specs name, as in `to_config`, and classes of functions that `load` will be given.
       progress: a function of the bytes that are written so far, and of all bytes. An error of it ends the save; with
         Orbax it is raised when the checkpoint is complete.
       engine: ``"orbax"`` writes the layout of Orbax and Flax NNX, from all processes, each its part of the arrays,
@@ -90,6 +90,10 @@ def save(
       MissingExtraError: the engine is not installed.
       CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. An old
         checkpoint at the path is unchanged.
+
+    Warns:
+      CheckpointWarning: values have no name in files, such as a lambda or ``optax.adam(0.1)``, so that a `load` of their
+        items needs ``into=``. It lists them, and what to write.
 
     >>> import declax as dx
     >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
