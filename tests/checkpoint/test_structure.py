@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import json
 import math
+import subprocess
+import sys
 import types
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
@@ -287,6 +289,31 @@ def test_meshes_of_metadata_are_kept_by_their_axes(tmp_path):
     assert found.kernel.get_metadata("mesh") == mesh
     other = dx.load(tmp_path / "c")["model"].kernel.get_metadata("mesh")
     assert (other.axis_names, other.axis_sizes) == (("data",), (1,))
+
+
+ELSEWHERE = """
+import json, sys
+from pathlib import Path
+import declax as dx
+
+folder = Path(sys.argv[1])
+found = dx.load(folder / "c")
+for name, expected in json.loads((folder / "structures.json").read_text()).items():
+    print(name, dx.structure(found[name]) == expected)
+"""
+
+
+def test_models_come_back_in_another_process(tmp_path):
+    """There, no class has been used yet, and nothing has been imported but declax."""
+    items = {way.replace(".", " "): make() for way, make in WAYS.items()}
+    structures = {name: dx.structure(item) for name, item in items.items()}
+    structures = {name: found for name, found in structures.items() if __name__ not in json.dumps(found)}
+    assert len(structures) >= 40
+    dx.save(tmp_path / "c", {name: items[name] for name in structures})
+    (tmp_path / "structures.json").write_text(json.dumps(structures))
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert ended.stdout.splitlines() == [f"{name} True" for name in structures], ended.stderr
 
 
 def test_there_are_enough_ways():

@@ -92,8 +92,8 @@ def save(
         checkpoint at the path is unchanged.
 
     Warns:
-      CheckpointWarning: values have no name in files, such as a lambda or ``optax.adam(0.1)``, so that a `load` of their
-        items needs ``into=``. It lists them, and what to write.
+      CheckpointWarning: values have no name in files, such as a lambda or ``optax.adam(0.1)``, so that a `load` of
+        their items needs ``into=``. It lists them, and what to write.
 
     >>> import declax as dx
     >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
