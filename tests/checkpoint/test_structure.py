@@ -514,6 +514,14 @@ def test_a_loaded_model_has_the_record_of_its_construction(tmp_path):
 # --- what a structure is ---------------------------------------------------------------------
 
 
+def test_a_structure_names_no_field_that_no_object_keeps():
+    (layer, *_) = dx.structure(linear())["objects"]
+    assert "absent" not in layer  # `kernel_init` and `rngs` are arguments, `_pytree__implies_rngs` a mark of the class
+    model = Settled(3)
+    del vars(model)["size"]
+    assert dx.structure(model)["objects"][0]["absent"] == ["size"]
+
+
 def test_structures_are_json_and_equal_for_equal_models():
     for way in ("declared", "open", "Optimizer", "a cache"):
         first, second = WAYS[way](), WAYS[way]()

@@ -171,7 +171,8 @@ def _unreadable(folder: str, name: str, problems: list[Problem]) -> CheckpointEr
     others = [problem for problem in problems if not problem.missing]
     lines = [f"{format_path((name, *problem.path))}: {problem.reason}" for problem in others]
     classes = ", ".join(found.rpartition(".")[2] for found in missing)
-    fix = f"dx.load(path, extra=[{classes}])" if missing else f"dx.load(path, into={{{name!r}: model}})"
+    target = name if name.isidentifier() else "model"
+    fix = f"dx.load(path, extra=[{classes}])" if missing else f"dx.load(path, into={{{name!r}: {target}}})"
     return CheckpointError(
         folder,
         f"the item {name!r} cannot be made of its structure",
@@ -179,7 +180,7 @@ def _unreadable(folder: str, name: str, problems: list[Problem]) -> CheckpointEr
         if missing
         else None,
         got="\n".join(lines[:20]) or None,
-        why="a checkpoint makes classes of declax, and those that are given or registered",
+        why="a checkpoint makes classes of declax, and those that are given or registered" if missing else None,
         fix=next((problem.fix for problem in others if problem.fix), fix) if not missing else fix,
     )
 

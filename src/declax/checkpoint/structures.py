@@ -185,7 +185,8 @@ class StructureWriter:
         entry["attributes"] = attributes
         if elements or getattr(cls, "_pytree__holds_elements", False):
             entry["elements"] = elements
-        absent = [name for name in getattr(cls, "__dataclass_fields__", ()) if name not in vars(node)]
+        fields = getattr(cls, "__dataclass_fields__", {}).items()
+        absent = [name for name, field in fields if field._field_type is _STORED and name not in vars(node)]
         if absent:
             entry["absent"] = absent
         record = self._record(node)
