@@ -190,7 +190,7 @@ def test_the_lines_that_are_written_instead(source):
     with pytest.raises(errors.FieldError) as caught:
         declared(f"part = {source}")
     first, second, third = caught.value.fix.splitlines()
-    model = declared(f"{first}\n    {second}\n    def __post_init__(self): {third.replace('self.part', 'self.fixed')}")(
+    model = declared(f"{first}\n    {second}\n    def __post_init__(self): {third.replace('self.part =', 'self.fixed =')}")(
         rngs=dx.Rngs(0)
     )
     for variable in (model.embed.embedding, model.scale, model.parts[0].kernel):
