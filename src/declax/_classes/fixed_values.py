@@ -7,7 +7,6 @@ and the annotations tell, when the class is created; what they do not tell is no
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from declax._fields.call import (
     target_of,
     walk,
 )
+from declax._fields.class_info import info_of
 from declax._fields.deciding import class_within
 from declax._fields.expressions import Declaration, referred
 from declax._fields.sources import NoteWriter, declared_text
@@ -53,7 +53,7 @@ def _is_method(cls: Any, owner: Any, name: str) -> bool:
     found = class_attribute(of, name)
     is_bound = callable(found) and hasattr(type(found), "__get__") and not isinstance(found, staticmethod)
     is_field = name in getattr(of, "__dataclass_fields__", ())  # a function is its default
-    is_frozen = dataclasses.is_dataclass(of) and of.__dataclass_params__.frozen
+    is_frozen = info_of(of).is_frozen
     return is_bound and not is_field and issubclass(of, Pytree) and not is_frozen
 
 
@@ -117,11 +117,12 @@ def _of_method(cls: Any, part: Part, value: Any, write: NoteWriter) -> FieldErro
 
 def _of_array(cls: Any, part: Part, source: Any, write: NoteWriter) -> FieldError:
     text = write.whole(part.expression)
+    data = f"dx.data({text})" if results_of(part.expression) else text
     return FieldError(
         f"{type_name(cls)}.{part.name}",
         "an array that is computed from a Variable is fixed at construction",
         got=declared_text(part.expression),
         why=f"training changes {write(source).removeprefix('self.')}, and the attribute would keep the first values",
         fix=f"@property\ndef {part.name}(self): return {text}        # computed when it is read\n"
-        f"self.{part.name} = {text}        # in __post_init__, if the first values are meant",
+        f"self.{part.name} = {data}        # in __post_init__, if the first values are meant",
     )

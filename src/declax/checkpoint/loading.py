@@ -237,7 +237,7 @@ def _missing_items(
 def _filled(manifest: Manifest, name: str, stored: Stored, values: Mapping[str, Any]) -> Any:
     """A tree or State of arrays that has no structure."""
     tree = manifest.items.get(name, ItemRecord()).tree
-    if tree is not None and set(texts_of(tree)) == values.keys():  # unless paths were renamed
+    if tree is not None and set(texts_of(tree)) == set(values):  # unless paths were renamed
         return filled_tree(tree, values)
     return without_target((stored[text].record.path, value) for text, value in values.items())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -140,7 +140,7 @@ def _of_structure(folder: str, name: str, structure: Any, stored: Stored, names:
 
 
 @contextlib.contextmanager
-def _refusing(folder: str, name: str) -> Iterator[None]:
+def _refusing(folder: str, name: str) -> Generator[None]:
     """Words the errors of a structure that is none."""
     try:
         yield
@@ -207,7 +207,7 @@ def _is_outdated(structure: Any, names: Names) -> bool:
 
 
 @contextlib.contextmanager
-def _rules_of(placing: Placing) -> Iterator[None]:
+def _rules_of(placing: Placing) -> Generator[None]:
     with (
         contextlib.nullcontext() if placing.mesh is None else jax.set_mesh(placing.mesh),
         contextlib.nullcontext() if placing.rules is None else sharding_rules(placing.rules),

@@ -80,7 +80,7 @@ def structure(model: Any, /) -> dict[str, Any]:
     >>> found == dx.structure(dx.Linear(2, 3, rngs=dx.Rngs(1)))
     True
     """
-    found = StructureWriter(model).structure
+    found: dict[str, Any] = StructureWriter(model).structure
     for entry in found["objects"]:
         entry.pop("record", None)  # of the constructor, which equal models need not share
     return found
@@ -112,7 +112,7 @@ class StructureWriter:
             form, children = self._token(token, path)
             holder[key] = form
             stack += reversed(children)
-        self.structure = {"format": FORMAT, **root, "objects": self._entries}
+        self.structure: dict[str, Json] = {"format": FORMAT, **root, "objects": self._entries}
         self.problems = self._values.problems
 
     def _token(self, token: Any, path: Path) -> tuple[Json, list[tuple[Any, Any, Path]]]:

@@ -143,7 +143,7 @@ class Writer:
                 "defaultdict": self._pairs(value, path, depth),
                 "factory": self.write(value.default_factory, path, depth),
             }
-        scalar = _scalar_form(value)
+        scalar = _scalar_form(value) or _array_form(value)
         if scalar is not None:
             return scalar
         if isinstance(value, enum.Enum):
@@ -215,15 +215,20 @@ def parts_of(value: Any) -> Mapping[str, Any] | None:
     return attributes_of(value)
 
 
-def _scalar_form(value: Any) -> Json:
-    """The form of a number or constant of Python or numpy; None for other values."""
+def _array_form(value: Any) -> Json:
+    """The form of a dtype, number or array of numpy; None for other values."""
     if isinstance(value, np.dtype):
         return {"dtype": value.str if dtype_name(value) is None else value.name}
-    if isinstance(value, np.generic) and not isinstance(value, np.void):
-        return {"array": [str(value.dtype), None, _bytes_text(value.tobytes())]}
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return {"array": [str(value.dtype), list(value.shape), _bytes_text(value.tobytes())]}
-    cls = type(value)
+    is_array = type(value) is np.ndarray and not value.dtype.hasobject
+    if is_array or (isinstance(value, np.generic) and not isinstance(value, np.void)):
+        content: bytes = value.tobytes()
+        return {"array": [str(value.dtype), list(value.shape) if is_array else None, _bytes_text(content)]}
+    return None
+
+
+def _scalar_form(value: Any) -> Json:
+    """The form of a constant of Python; None for other values."""
+    cls: Any = type(value)
     if cls is complex:
         return {"complex": repr(value)}
     if cls is bytes:
@@ -327,12 +332,13 @@ class Reader:
         return self.find(form["name"], path)
 
     def _partial(self, form: Json, path: Path) -> Any:
-        function, args = self.read(form["partial"], path), self.items(form["args"], path)
+        function: Any = self.read(form["partial"], path)
+        args = self.items(form["args"], path)
         kwargs = self.named(form["kwargs"], path)
         if function is not MISSING and not callable(function):
             return self.fail(path, "a partial holds no function")
         values = [function, *args, *kwargs.values()]
-        return self._all(lambda _: functools.partial(function, *args, **kwargs), values)
+        return self._all(lambda made: functools.partial(made[0], *args, **kwargs), values)
 
     def _call(self, form: Json, path: Path) -> Any:
         name, arguments = form["call"], self.named(form["arguments"], path)
@@ -392,13 +398,9 @@ class Reader:
         return kind, Metadata.of(content)
 
     def _object(self, form: Json, path: Path) -> Any:
-        cls = self.find(form["object"], path)
+        cls: Any = self.find(form["object"], path)
         if "items" in form:
-            items = self.items(form["items"], path)
-            is_named = cls is MISSING or (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"))
-            if not is_named or (cls is not MISSING and len(items) != len(cls._fields)):
-                return self.fail(path, f"{form['object']:.80} has other fields")
-            return self._all(lambda made: tuple.__new__(cls, made), [cls, *items][1:] if cls is not MISSING else [cls])
+            return self._named_tuple(cls, self.items(form["items"], path), path)
         parts = self.named(form["attributes"], path)
         if cls is MISSING or MISSING in _by_identity(parts.values()):
             return MISSING
@@ -408,19 +410,28 @@ class Reader:
             return StaticTransformation(parts["description"].build())
         if cls is OptLayout:
             return OptLayout(parts["tree"], parts["targets"])
-        is_value = issubclass(cls, Immutable) or dataclasses.is_dataclass(cls)
-        if not is_value or issubclass(cls, (Pytree, Variable)):
-            return self.fail(path, f"{form['object']:.80} is not a class of values")
-        names = {*getattr(cls, "__dataclass_fields__", parts)}
-        wrong = [name for name in parts if name.startswith("__") or (name not in names and hasattr(cls, name))]
-        if wrong:
-            return self.fail(path, f"{type_name(cls)} has no attribute {wrong[0]!r:.40}")
+        return self._record(cls, parts, path)
+
+    def _named_tuple(self, cls: Any, items: list[Any], path: Path) -> Any:
+        if cls is MISSING or MISSING in _by_identity(items):
+            return MISSING
+        if not (issubclass(cls, tuple) and len(getattr(cls, "_fields", ())) == len(items)):
+            return self.fail(path, f"{type_name(cls)} has other fields")
+        return tuple.__new__(cls, items)
+
+    def _record(self, cls: Any, parts: dict[str, Any], path: Path) -> Any:
+        """An object of a dataclass, or of an immutable class of declax, with defaults for fields that are new."""
+        fields: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
+        if not (fields or issubclass(cls, Immutable)) or issubclass(cls, (Pytree, Variable)):
+            return self.fail(path, f"{type_name(cls)} is not a class of values")
+        for name in parts:
+            if name.startswith("__") or (name not in fields and hasattr(cls, name)):
+                return self.fail(path, f"{type_name(cls)} has no attribute {name!r:.40}")
+        defaults = {name: default_of(field) for name, field in fields.items() if name not in parts}
         made = object.__new__(cls)
-        for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-            if field.name not in parts and (default := default_of(field)) is not MISSING:
-                parts[field.name] = default
-        for name, value in parts.items():
-            object.__setattr__(made, name, value)
+        for name, value in {**defaults, **parts}.items():
+            if value is not MISSING:
+                object.__setattr__(made, name, value)
         return made
 
 
