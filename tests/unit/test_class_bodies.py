@@ -684,14 +684,15 @@ def test_a_given_part_of_the_wrong_class(line, wrong, right):
 
 
 LINEAR = dx.Linear(1, 1, rngs=dx.Rngs(0))
+LABELS = "dx.prefix(model, {...: 3})        # for a tree of labels or axes"
 
 
 @pytest.mark.parametrize(
     ("annotation", "wrong", "fix"),
     [
-        ("dx.Linear", 3, "leave parts out, or give it dx.Linear"),
+        ("dx.Linear", 3, f"leave parts out, or give it dx.Linear\n{LABELS}"),
         ("Mixer", dx.Linear, "leave parts out, or give it Mixer"),
-        ("list[dx.Linear]", [LINEAR, 3], "leave parts out, or give it dx.Linear"),
+        ("list[dx.Linear]", [LINEAR, 3], f"leave parts out, or give it dx.Linear\n{LABELS}"),
         ("list[dx.Linear]", [dx.Dropout(0.1)], "parts: list[dx.Linear | dx.Dropout] = ...        # to allow both"),
     ],
 )
