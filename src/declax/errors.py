@@ -298,13 +298,18 @@ def unbound_axis(where: str, name: object, array: object, fix: str) -> LayerErro
 
 
 def format_path(path: Iterable[object]) -> str:
-    """A path of names and indices as it is written in code; the middle of a very long one is left out."""
-    text = ""
+    """A path as it is written in code; the middle of a very long one is left out."""
     keys = list(path)
     if len(keys) > 2 * PATH_END + 1:
         left = len(keys) - 2 * PATH_END
-        return f"{format_path(keys[:PATH_END])} ... {left} more keys ... {format_path(keys[-PATH_END:])}"
-    for key in keys:
+        return f"{written_path(keys[:PATH_END])} ... {left} more keys ... {written_path(keys[-PATH_END:])}"
+    return written_path(keys)
+
+
+def written_path(path: Iterable[object]) -> str:
+    """A path of names and indices as it is written in code: ``blocks[0].kernel``."""
+    text = ""
+    for key in path:
         if isinstance(key, str) and key.isidentifier():
             text += f".{key}" if text else key
         else:

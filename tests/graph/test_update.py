@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import namedtuple
 
 import jax
@@ -307,10 +308,11 @@ def test_complete_demands_every_path():
     model = model_of()
     before = values_of(model)
     dx.update(model, plus_one(dx.state(model)), complete=True)
-    with pytest.raises(GraphError, match="a value, since complete=True") as caught:
+    with pytest.raises(GraphError, match="does not fit the graph at 5 paths") as caught:
         dx.update(model, {"part": {"kernel": jnp.zeros((2, 3))}}, complete=True)
-    for path in ("mean", "raw", "plain[0]", "plain[1].deep", "box.values[0]"):
-        assert f"{path}: expected a value, since complete=True, got nothing" in str(caught.value)
+    assert "mean: expected a BatchStat, got nothing" in str(caught.value)
+    for path, size in {"raw": 2, "plain[0]": 1, "plain[1].deep": 4, "box.values[0]": 5}.items():
+        assert f"{path}: expected Array of shape ({size},) and dtype float32, got nothing" in str(caught.value)
     assert "part.kernel" not in str(caught.value)
     assert_untouched(model, [x + 1 for x in before])
 
@@ -340,9 +342,11 @@ def test_not_strict_takes_what_fits_and_reports_the_rest():
     model = model_of()
     report = dx.update(model, WRONG, strict=False)
     assert isinstance(report, dx.UpdateReport)
-    assert report.taken == (("plain", 0), ("raw",))
-    assert [m.path for m in report.mismatches] == [("mean",), ("part", "bias"), ("part", "kernel")]
-    assert set(report.missing) == {("part", "kernel"), ("mean",), ("plain", 1, "deep"), ("box", "values", 0)}
+    assert report.taken == ("plain[0]", "raw")
+    assert [m.path for m in report.mismatches] == ["mean", "part.kernel"]
+    assert [m.path for m in report.unexpected] == ["part.bias"]
+    assert {m.path for m in report.missing} == {"plain[1].deep", "box.values[0]"}
+    assert not report
     assert model.raw.tolist() == [1.0, 1.0]
     assert model.plain[0].tolist() == [1.0]
     assert not model.mean.value.any()
@@ -352,19 +356,21 @@ def test_not_strict_takes_what_fits_and_reports_the_rest():
 def test_a_report_reads_well():
     model = model_of()
     assert str(dx.update(model, {**WRONG, "pat": {"kernel": 1}}, strict=False)) == (
-        "taken: 2 of 6 values\n"
+        "taken: 2 of 6 leaves\n"
         "does not fit:\n"
         "  mean: expected a BatchStat, got a Param\n"
+        "  part.kernel: expected shape (2, 3), got shape (3, 2)\n"
+        "missing:\n"
+        "  box.values[0]: expected Array of shape (5,) and dtype float32, got nothing\n"
+        "  plain[1].deep: expected Array of shape (4,) and dtype float32, got nothing\n"
+        "unexpected:\n"
         "  part.bias: there is no such path\n"
-        "  pat.kernel: there is no such path; did you mean 'part'?\n"
-        "  part.kernel: expected shape (2, 3), got Array of shape (3, 2) and dtype float32\n"
-        "no value for:\n"
-        "  box.values[0]\n"
-        "  mean\n"
-        "  part.kernel\n"
-        "  plain[1].deep"
+        "  pat.kernel: there is no such path; did you mean 'part'?"
     )
-    assert str(dx.update(model, dx.state(model), strict=False)) == "taken: 6 of 6 values"
+    report = dx.update(model, dx.state(model), strict=False)
+    assert (str(report), bool(report)) == ("taken: 6 of 6 leaves", True)
+    assert dx.update(model, {"raw": jnp.ones(2)}, strict=False), "what gets no value is no problem"
+    assert pickle.loads(pickle.dumps(report)) == report
 
 
 def test_strict_lists_all_that_does_not_fit():
@@ -373,7 +379,7 @@ def test_strict_lists_all_that_does_not_fit():
     with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths") as caught:
         dx.update(model, WRONG)
     assert "mean: expected a BatchStat, got a Param" in str(caught.value)
-    assert "part.kernel: expected shape (2, 3), got Array of shape (3, 2)" in str(caught.value)
+    assert "part.kernel: expected shape (2, 3), got shape (3, 2)" in str(caught.value)
     assert "part.bias: there is no such path" in str(caught.value)
     assert_untouched(model, before)
 
@@ -381,9 +387,55 @@ def test_strict_lists_all_that_does_not_fit():
 def test_many_unknown_paths_are_all_listed():
     model = dx.List([dx.Param(jnp.zeros(2)) for _ in range(300)])
     wrong = dx.State({i + 1000: dx.Param(jnp.zeros(2)) for i in range(300)})
+    wrong[0] = dx.Param(jnp.ones(2))
     report = dx.update(model, wrong, strict=False)
-    assert len(report.mismatches) == 300
-    assert len(report.missing) == 300
+    assert len(report.unexpected) == 300
+    assert len(report.missing) == 299
+
+
+@pytest.mark.parametrize("strict", [None, True, False])
+def test_a_state_of_which_no_path_is_known_is_an_error(strict):
+    model = model_of()
+    before = values_of(model)
+    other = {"encoder": {"kernel": jnp.ones((2, 3))}, "decoder": jnp.ones(2)}
+    for given in ([other], [{"raw": jnp.ones(2)}, other]):
+        with pytest.raises(GraphError, match=r"(?s)the State does not fit the graph.*encoder\.kernel: there is no such"):
+            dx.update(model, *given, strict=strict)
+        assert_untouched(model, before)
+    wrong_shape = {"raw": jnp.ones(7)}  # of this model, so there is a report
+    assert not dx.update(model, wrong_shape, strict=False)
+    assert dx.update(model, {}, strict=False)
+
+
+def test_strict_demands_dtypes_and_every_path():
+    model = model_of()
+    before = values_of(model)
+    dx.update(model, dx.state(model), strict=True)
+    state = plus_one(dx.state(model))
+    state["mean"] = dx.BatchStat(jnp.ones(3, jnp.bfloat16))
+    state["raw"] = np.ones(2, np.int32)
+    del state["part"]
+    with pytest.raises(GraphError, match="the State does not fit the graph at 3 paths") as caught:
+        dx.update(model, state, strict=True)
+    assert "mean: expected dtype float32, got dtype bfloat16" in str(caught.value)
+    assert "raw: expected dtype float32, got dtype int32" in str(caught.value)
+    assert "part.kernel: expected a Param, got nothing" in str(caught.value)
+    assert_untouched(model, before)
+
+
+def test_strict_sees_the_dtypes_that_jax_gives_to_values():
+    model = Open()
+    model.scale, model.nothing, model.number = dx.Param(jnp.ones(())), dx.Cache(None), dx.Param(1.0)
+    fits = {"scale": np.float64(2.0), "nothing": jnp.ones(3), "number": jnp.ones(())}
+    dx.update(model, fits, strict=True)
+    assert model.scale.value == 2
+    for wrong in (3, 3j, True, np.float16(1)):
+        with pytest.raises(GraphError, match="scale: expected dtype float32, got dtype"):
+            dx.update(model, {**fits, "scale": wrong}, strict=True)
+    abstract = dx.eval_shape(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)))
+    linear = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    dx.update(abstract, dx.state(linear), strict=True)
+    assert abstract.kernel.value is linear.kernel.value
 
 
 def test_not_strict_still_refuses_what_cannot_be_written():

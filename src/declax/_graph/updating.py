@@ -1,15 +1,12 @@
-"""`update`, and whether the values of States fit a graph.
-
-`fit_of` compares paths and kinds, once for a pair of structures; `_misfit` compares shapes; `mismatch_error` words the
-error.
-"""
+"""`update`: what fits is written, after all checks. And how the States of `merge` go into the order of a graph."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +17,20 @@ from typing_extensions import Unpack
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
+from declax._graph.fit import (
+    COMPLETE,
+    MERGE,
+    REPORT,
+    STRICT,
+    UPDATE,
+    Difference,
+    Fit,
+    Pairing,
+    Rules,
+    Target,
+    compare,
+    pairing_of,
+)
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.sown import captured_calls, take_captures
@@ -34,56 +45,10 @@ from declax._typing import Path
 from declax._variables.placement import beside, is_committed
 from declax._variables.variable import _set_metadata as set_metadata
 from declax._variables.variable import set_raw, write_all_raw
-from declax.errors import GraphError, describe, format_path, type_name, with_article
+from declax.errors import GraphError, describe, format_path, type_name, with_article, written_path
 
-
-class ValueMismatch(NamedTuple):
-    """One value that does not fit; `got` is empty if `expected` is a whole sentence."""
-
-    path: Path
-    expected: str
-    got: str
-
-    def __str__(self) -> str:
-        if not self.got:
-            return f"{format_path(self.path)}: {self.expected}"
-        return f"{format_path(self.path)}: expected {self.expected}, got {self.got}"
-
-
-def mismatch_error(where: str, mismatches: Sequence[ValueMismatch], fix: str | None = None) -> GraphError:
-    """One error that lists all mismatches."""
-    return GraphError(
-        where,
-        f"the State does not fit the graph at {len(mismatches)} path{'s' if len(mismatches) > 1 else ''}",
-        got="\n".join(map(str, mismatches)),
-        fix=fix,
-    )
-
-
-class UpdateReport(NamedTuple):
-    """The result of an `update` with ``strict=False``.
-
-    Attributes:
-      taken: the paths that got a value.
-      mismatches: the values that did not fit and were left out.
-      missing: the paths of the graph that got no value.
-    """
-
-    taken: tuple[Path, ...]
-    mismatches: tuple[ValueMismatch, ...]
-    missing: tuple[Path, ...]
-
-    def __bool__(self) -> bool:
-        """Whether all values were taken."""
-        return not self.mismatches
-
-    def __str__(self) -> str:
-        lines = [f"taken: {len(self.taken)} of {len(self.taken) + len(self.mismatches)} values"]
-        if self.mismatches:
-            lines += ["does not fit:", *(f"  {m}" for m in self.mismatches)]
-        if self.missing:
-            lines += ["no value for:", *(f"  {format_path(path)}" for path in self.missing)]
-        return "\n".join(lines)
+UpdateReport = Fit
+"""The result of an `update` with ``strict=False``."""
 
 
 class _Options(TypedDict, total=False):
@@ -98,21 +63,21 @@ _Values: TypeAlias = Mapping[Any, Any]
 
 @overload
 def update(
-    node: Any, state: _Values, /, *states: _Values, strict: Literal[True] = True, **options: Unpack[_Options]
+    node: Any, state: _Values, /, *states: _Values, strict: Literal[True] | None = None, **options: Unpack[_Options]
 ) -> None: ...
 @overload
 def update(
     node: Any, state: _Values, /, *states: _Values, strict: Literal[False], **options: Unpack[_Options]
-) -> UpdateReport: ...
+) -> Fit: ...
 def update(
     node: Any,
     state: Mapping[Any, Any],
     /,
     *states: Mapping[Any, Any],
     complete: bool = False,
-    strict: bool = True,
+    strict: bool | None = None,
     graph: bool | None = None,
-) -> UpdateReport | None:
+) -> Fit | None:
     """Puts values into an existing graph, in place.
 
     A State may have only some of the paths. Dtypes may differ; an array of NumPy in a dtype that JAX lacks, such as
@@ -124,12 +89,14 @@ def update(
       node: a model, or a container of models.
       state, *states: the values; the graph shares their arrays from then on.
       complete: whether each leaf of the graph must get a value.
-      strict: False takes the values that fit, and returns an `UpdateReport`.
+      strict: True demands a value of the same dtype for each leaf. False takes the values that fit, and returns a
+        `Fit`.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
 
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,
-        all of which it lists; for new values in tuples. Nothing is changed.
+        all of which it lists; for new values in tuples. Nothing is changed. With ``strict=False``, for a State of which
+        no path is in the graph.
       TraceContextError: for Variables and nodes of another trace level. Nothing is changed.
 
     >>> import declax as dx
@@ -138,33 +105,38 @@ def update(
     >>> dx.update(m, {"scale": 3.0})
     >>> m.scale.value
     3.0
-    >>> print(dx.update(m, {"scal": 4.0}, strict=False))
-    taken: 0 of 1 values
-    does not fit:
-      scal: there is no such path; did you mean 'scale'?
-    no value for:
-      scale
+    >>> print(dx.update(m, {"scale": 4.0, "shfit": 1.0}, strict=False))
+    taken: 1 of 1 leaves
+    unexpected:
+      shfit: there is no such path
     """
     binding = bind(node, graph)
     definition = binding.graphdef.definition
     given = [as_state(s) for s in (state, *states)]
     if captured_calls:
         given = list(take_captures(given)[0])
-    fits = [fit_of(definition, s.definition) for s in given]
-    if strict is not True or complete is not False:
-        strict, complete = is_on("strict", strict), is_on("complete", complete)
-    elif len(given) == 1 and _update_at_once(binding, fits[0], given[0].leaves):
+    pairings = [pairing_of(definition, s.definition) for s in given]
+    rules = UPDATE
+    if strict is not None or complete is not False:
+        rules = _rules_of(complete, strict)
+    elif len(given) == 1 and _update_at_once(binding, pairings[0], given[0].leaves):
         return None
-    writes, mismatches = _collect_writes(binding, fits, given)
-    missing = [p for i, p in enumerate(definition.paths) if i not in writes]
-    if strict and (mismatches or (complete and missing)):
-        if complete:
-            mismatches += [ValueMismatch(path, "a value, since complete=True", "nothing") for path in missing]
-        fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
-        raise mismatch_error("update", mismatches, fix)
-    _apply_writes(node, binding, writes)
-    taken = tuple([definition.paths[position] for position in writes])
-    return None if strict else UpdateReport(taken, tuple(mismatches), tuple(missing))
+    target = Target(definition.paths, binding.read(), definition.leaf_defs)
+    fit = compare(target, list(zip(pairings, [s.leaves for s in given], strict=True)), rules)
+    fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
+    fit.check(GraphError, "update", _MISFIT, fix, strict=rules is not REPORT)
+    _apply_writes(node, binding, _writes_of(target.values, fit, given))
+    return fit if rules is REPORT else None
+
+
+_MISFIT: Final = "the State does not fit the graph"
+
+
+def _rules_of(complete: Any, strict: Any) -> Rules:
+    is_complete, is_strict = is_on("complete", complete), None if strict is None else is_on("strict", strict)
+    if is_strict is False:
+        return REPORT
+    return STRICT if is_strict else COMPLETE if is_complete else UPDATE
 
 
 _raw_value = attrgetter("_raw")
@@ -172,13 +144,13 @@ _shape = attrgetter("shape")
 _is_committed = attrgetter("committed")
 
 
-def _update_at_once(binding: Binding, fit: Fit, new: list[Any]) -> bool:
+def _update_at_once(binding: Binding, pairing: Pairing, new: list[Any]) -> bool:
     """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, in all other cases."""
-    if fit.faults or not fit.keeps_metadata or binding.trace_token is not _jax.current_trace():
+    if not (pairing.fits and pairing.keeps_metadata) or binding.trace_token is not _jax.current_trace():
         return False
     variables = cast("list[Any]", binding.variables)
-    if not fit.is_whole:
-        variables = [variables[position] for position in fit.positions.values()]
+    if not pairing.is_whole:
+        variables = [variables[position] for position in pairing.pairs.values()]
     if binding.array_leaves is not None and any(variable is None for variable in variables):
         return False
     are_many = jax.device_count() > 1  # devices
@@ -206,27 +178,17 @@ _Writes = dict[int, tuple[Any, LeafDef]]
 """New values by the position of the leaf, each with the kind and metadata that it comes with."""
 
 
-def _collect_writes(
-    binding: Binding, fits: Sequence[Fit], given: Sequence[State[Any]]
-) -> tuple[_Writes, list[ValueMismatch]]:
-    """The values that fit, and the mismatches."""
+def _writes_of(old: Sequence[Any], fit: Fit, given: Sequence[State[Any]]) -> _Writes:
+    """The values that fit, where and as the graph takes them."""
     writes: _Writes = {}
-    mismatches: list[ValueMismatch] = []
-    old = binding.read()
-    for fit, (definition, leaves) in zip(fits, [(s.definition, s.leaves) for s in given], strict=True):
-        mismatches += fit.faults
-        for index, position in fit.positions.items():
-            leaf = leaves[index]
-            expected = _misfit(old[position], leaf)
-            if expected is not None:
-                mismatches.append(ValueMismatch(definition.paths[index], expected, describe(leaf)))
-                continue
-            if is_ref(leaf) and not is_ref(old[position]):
-                leaf = leaf[...]  # a ref lends its value
-            leaf = _as_jax_has_it(old[position], leaf)
-            leaf = leaf if is_committed(leaf) else beside(old[position], leaf)
-            writes[position] = (leaf, definition.leaf_defs[index])
-    return writes, mismatches
+    for position, (number, index) in fit.sources.items():
+        leaf = given[number].leaves[index]
+        if is_ref(leaf) and not is_ref(old[position]):
+            leaf = leaf[...]  # a ref lends its value
+        leaf = _as_jax_has_it(old[position], leaf)
+        leaf = leaf if is_committed(leaf) else beside(old[position], leaf)
+        writes[position] = (leaf, given[number].definition.leaf_defs[index])
+    return writes
 
 
 def _as_jax_has_it(old: Any, new: Any) -> Any:
@@ -347,82 +309,6 @@ def _child_at(node: Any, key: Any) -> Any:
 _BY_KEY = frozenset({list, tuple, dict})
 
 
-# --- which values fit -----------------------------------------------------------
-
-
-class Fit(NamedTuple):
-    """How the leaves of a State go into a graph.
-
-    Attributes:
-      positions: the leaves that fit, by index in the State, with their positions in the graph.
-      faults: the leaves that do not.
-      is_whole: whether the leaves are those of the graph, in its order.
-      keeps_metadata: whether all have the metadata of the graph's Variables.
-    """
-
-    positions: dict[int, int]
-    faults: list[ValueMismatch]
-    is_whole: bool
-    keeps_metadata: bool
-
-
-def fit_of(graph: StateDef, given: StateDef) -> Fit:
-    """How the leaves of a State go into a graph; computed once for a pair of structures."""
-    found: Fit | None = graph.fits.get(given)
-    if found is None:
-        positions: dict[int, int] = {}
-        faults: list[ValueMismatch] = []
-        for index, (path, leaf_def) in enumerate(zip(given.paths, given.leaf_defs, strict=True)):
-            position = graph.position(path)
-            own = None if position is None else graph.leaf_defs[position]
-            if position is None:
-                faults.append(ValueMismatch(path, graph.why_missing(path), ""))
-            elif leaf_def is not None and (own is None or own[0] is not leaf_def[0]):
-                faults.append(ValueMismatch(path, _kind(own), _kind(leaf_def)))
-            else:
-                positions[index] = position
-        is_whole = not faults and [*positions.values()] == [*range(len(graph.paths))]
-        keeps = all(given.leaf_defs[i] in (None, graph.leaf_defs[p]) for i, p in positions.items())
-        found = graph.fits[given] = Fit(positions, faults, is_whole, keeps)
-    return found
-
-
-def _kind(leaf_def: LeafDef) -> str:
-    return "an array" if leaf_def is None else with_article(type_name(leaf_def[0]))
-
-
-def _misfit(before: Any, after: Any) -> str | None:
-    """The value that is expected in place of another one; None where the new one fits."""
-    if kind_of(before) is Kind.CONTAINER:
-        tree: Any = jax.tree.structure(before)
-        if kind_of(after) is not Kind.CONTAINER or tree != jax.tree.structure(after):
-            return f"a tree {tree}".replace("PyTreeDef", "")
-        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-        return next((f"{misfit} inside" for a, b in pairs if (misfit := _misfit(a, b))), None)
-    shape = _shape_of(before)
-    if shape is None:  # another kind of object, or nothing yet
-        return None
-    if _shape_of(after) != shape:
-        return f"shape {shape}" if _shape_of(after) is not None else f"an array of shape {shape}"
-    if isinstance(after, jax.ShapeDtypeStruct) and not isinstance(before, jax.ShapeDtypeStruct):
-        return f"an array of shape {shape}, not its description"
-    if isinstance(after, (np.ndarray, np.generic)) and (after.dtype.kind in "OSU" or after.dtype.type is np.void):
-        return f"an array of numbers of shape {shape}"
-    if _is_key(before) != _is_key(after):
-        return "keys of random numbers" if _is_key(before) else f"an array of {getattr(before, 'dtype', 'numbers')}"
-    return None
-
-
-def _is_key(leaf: Any) -> bool:
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.extended)
-
-
-def _shape_of(leaf: Any) -> tuple[int, ...] | None:
-    """The shape of an array or number; None for other values."""
-    return () if isinstance(leaf, (int, float, complex)) else getattr(leaf, "shape", None)
-
-
 # --- the States of `merge` ---------------------------------------------------------
 
 KEPT_JOINS = 64
@@ -453,25 +339,10 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
 
 def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, ...], list[Any] | None]:
     """The order of the joined leaves, and the metadata of the Variables; checks that each leaf comes once."""
-    order: dict[int, tuple[int, LeafDef]] = {}
-    mismatches: list[ValueMismatch] = []
-    offset = 0
-    for definition in given:
-        fit = fit_of(graph, definition)
-        mismatches += fit.faults
-        for index, position in fit.positions.items():
-            if position in order:
-                mismatches.append(ValueMismatch(graph.paths[position], "one value", "a second one in another State"))
-            order[position] = (offset + index, definition.leaf_defs[index])
-        offset += len(definition.paths)
-    known = {mismatch.path for mismatch in mismatches}
-    mismatches += [
-        ValueMismatch(path, _kind(graph.leaf_defs[i]), "nothing")
-        for i, path in enumerate(graph.paths)
-        if i not in order and path not in known
-    ]
-    if mismatches:
-        raise mismatch_error("merge", mismatches)
+    fit = compare(Target(graph.paths, None, graph.leaf_defs), [(pairing_of(graph, s), None) for s in given], MERGE)
+    fit.check(GraphError, "merge", _MISFIT, None)
+    starts = [0, *itertools.accumulate(len(definition.paths) for definition in given)]
+    order = {p: (starts[n] + i, given[n].leaf_defs[i]) for p, (n, i) in fit.sources.items()}
     metadata: list[Any] = []
     is_other = False
     for position, leaf_def in enumerate(graph.leaf_defs):
@@ -486,14 +357,13 @@ def checked_array_leaves(graphdef: GraphDef[Any], leaves: Sequence[Any], where: 
     """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
     checked = list(leaves)
     blueprint = blueprint_of(graphdef)
-    mismatches = []
+    mismatches: list[Difference] = []
     for _, position in blueprint.array_leaves:
         value = leaves[position]
         if kind_of(value) not in (Kind.LEAF, Kind.REF) and not is_number(value):
-            path = graphdef.definition.paths[position]
-            mismatches.append(ValueMismatch(path, "an array", describe(value)))
+            path = written_path(graphdef.definition.paths[position])
+            mismatches.append(Difference(path, "an array", describe(value)))
         elif position in blueprint.contained:
             checked[position] = _in_container(value)
-    if mismatches:
-        raise mismatch_error(where, mismatches)
+    Fit(tuple(mismatches)).check(GraphError, where, _MISFIT, None)
     return checked

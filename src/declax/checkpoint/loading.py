@@ -13,28 +13,29 @@ import jax.numpy as jnp
 
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import state as state_of
+from declax._graph.fit import Difference, Fit
 from declax._graph.iteration import iter_graph
 from declax._graph.nodes import OBJECTS, kind_of
-from declax._graph.updating import ValueMismatch, update
+from declax._graph.updating import update
 from declax._sharding.declared import Shardings
 from declax._variables.placement import AxisRules
 from declax.checkpoint.items import SCALARS, Item, filled, is_key, state_with, text_of, without_target
 from declax.checkpoint.manifest import ItemRecord, Manifest, filled_tree, texts_of
-from declax.checkpoint.matching import (
-    RestoreReport,
-    Stored,
-    joined,
-    match,
-    renamed_leaves,
-    renamed_versions,
-    upgraded_leaves,
-    with_current_names,
-)
+from declax.checkpoint.matching import Stored, joined, match
 from declax.checkpoint.progress import Progress
 from declax.checkpoint.rebuilding import Placing, Rebuilt, rebuilt
+from declax.checkpoint.renaming import (
+    Renames,
+    former_paths,
+    renamed,
+    renamed_versions,
+    renames_of,
+    with_current_names,
+)
 from declax.checkpoint.saving import Engine, check_engine, classes_of, read_items
 from declax.checkpoint.sources import FolderSource, OrbaxSource, Source
-from declax.errors import CheckpointError, describe, suggest
+from declax.checkpoint.upgrading import upgraded_leaves
+from declax.errors import CheckpointError, describe, suggest, written_path
 
 
 class Restored(dict[str, Any]):
@@ -47,10 +48,10 @@ class Restored(dict[str, Any]):
       metrics: the numbers that were saved with it.
     """
 
-    report: RestoreReport
+    report: Fit
     metrics: Mapping[str, float]
 
-    def __init__(self, items: Mapping[str, Any], report: RestoreReport, metrics: Mapping[str, float]) -> None:
+    def __init__(self, items: Mapping[str, Any], report: Fit, metrics: Mapping[str, float]) -> None:
         super().__init__(items)
         self.report = report
         self.metrics = metrics
@@ -160,21 +161,23 @@ def load(
     opened = OrbaxSource(path) if engine == "orbax" else FolderSource(Path(path), verify=verify and not abstract)
     with opened as source:
         manifest, stored = _chosen_items(where, source, items)
-        renamed, texts = renamed_leaves(where, stored, rename)
+        renames = renames_of(where, stored, rename)
+        named = renamed(where, stored, renames)
         if into is None:
-            made = rebuilt(where, manifest, renamed, classes, placing, renames=bool(rename))
-            new = [name for name in renamed if name not in manifest.items]  # items that `rename` makes
+            made = rebuilt(where, manifest, named, classes, placing, renames=bool(rename))
+            new = [name for name in named if name not in manifest.items]  # items that `rename` makes
             made = made._replace(trees=[*made.trees, *new])
         else:
             made = Rebuilt(read_items(where, into), [], {})
-        missing = _missing_items(where, made.items, renamed, strict=strict)
-        targets = [item for item in made.items if item.name in renamed]
-        current, former = with_current_names(targets, renamed)
-        versions = _versions(manifest, texts, former)
-        fitted = source.fitted(targets, current, versions)
+        missing = _missing_items(where, made.items, named, strict=strict)
+        targets = [item for item in made.items if item.name in named]
+        renames = with_current_names(where, targets, stored, renames)
+        versions = _versions(manifest, stored, renames)
+        fitted = source.fitted(targets, renamed(where, stored, renames), versions)
         compared = [item for item in targets if not (abstract and manifest.items[item.name].structure)]
+        former = former_paths(stored, renames)
         values, report = _matched(where, compared, fitted, manifest, only, strict, former, versions)
-        report = report._replace(missing=(*report.missing, *missing))
+        report = replace(report, missing=(*report.missing, *missing))
         likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         if abstract:
             found = {item.name: _abstract(item) for item in targets}
@@ -224,14 +227,12 @@ def _no_item(where: str, name: str, known: Iterable[str]) -> CheckpointError:
     return CheckpointError(where, problem, expected=", ".join(names), fix=suggest(name, names))
 
 
-def _missing_items(
-    where: str, targets: list[Item], stored: Mapping[str, Stored], *, strict: bool
-) -> list[ValueMismatch]:
-    """The items that the checkpoint does not have; raises where that is not allowed."""
+def _missing_items(where: str, targets: list[Item], stored: Mapping[str, Stored], *, strict: bool) -> list[Difference]:
+    """The items that the checkpoint does not have; raises where that is not allowed, or if it has none of them."""
     missing = [item for item in targets if item.name not in stored]
-    if missing and strict:
+    if missing and (strict or len(missing) == len(targets)):
         raise _no_item(where, missing[0].name, stored)
-    return [ValueMismatch((item.name,), describe(item.value), "nothing") for item in missing]
+    return [Difference(written_path((item.name,)), describe(item.value), "nothing") for item in missing]
 
 
 def _filled(manifest: Manifest, name: str, stored: Stored, values: Mapping[str, Any]) -> Any:
@@ -270,11 +271,10 @@ def _shape(value: Any) -> jax.ShapeDtypeStruct:
 # --- matching and writing ---------------------------------------------------------------
 
 
-def _versions(manifest: Manifest, texts: Mapping[str, str], former: Mapping[str, str]) -> dict[str, int]:
+def _versions(manifest: Manifest, stored: Mapping[str, Stored], renames: Renames) -> dict[str, int]:
     """The versions of the classes that the checkpoint has, under the paths that their objects have now."""
-    current = {old: new for new, old in former.items()}
     saved = {text: version for item in manifest.items.values() for text, version in item.versions.items()}
-    return renamed_versions(saved, {old: current.get(new, new) for old, new in texts.items()})
+    return renamed_versions(saved, {text: renames.get(text, text) for leaves in stored.values() for text in leaves})
 
 
 def _matched(
@@ -286,10 +286,10 @@ def _matched(
     strict: bool,
     former: Mapping[str, str],
     versions: Mapping[str, int],
-) -> tuple[list[Stored], RestoreReport]:
+) -> tuple[list[Stored], Fit]:
     """The stored leaves for each target, and the report; raises where a strict report has problems."""
     found: list[Stored] = []
-    reports: list[RestoreReport] = []
+    fits: list[Fit] = []
     for item in targets:
         record = manifest.items.get(item.name, ItemRecord())
         if item.is_json != record.is_value and (item.leaves or record.leaves):
@@ -297,22 +297,16 @@ def _matched(
             problem = f"the item {item.name!r} is {kinds[0]} in the checkpoint, and {kinds[1]} in the target"
             raise CheckpointError(folder, problem)
         leaves = upgraded_leaves(folder, item, stored[item.name], versions)
-        chosen, report = match(item, leaves, None if only is None else _chosen(item, only), former)
-        found.append(chosen)
-        reports.append(report)
-    report = joined(reports)
-    if only is not None and strict and not (report.taken or report.problems):
+        fit = match(item, leaves, None if only is None else _chosen(item, only), former)
+        found.append({text: leaves[text] for text in fit.sources})
+        fits.append(fit)
+    fit = joined(fits)
+    if only is not None and not fit.paths:
         fix = f"only=dx.PathContains({only!r})        # a text is a tag" if isinstance(only, str) else None
         raise CheckpointError(folder, "only: the filter selects no leaf of the target", got=repr(only), fix=fix)
-    if strict and not report:
-        count = len(report.problems)
-        raise CheckpointError(
-            folder,
-            f"the checkpoint does not fit at {count} path{'s' if count > 1 else ''}",
-            got="\n".join(map(str, report.problems)),
-            fix="dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest",
-        )
-    return found, report
+    fix = "dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest"
+    fit.check(CheckpointError, folder, "the checkpoint does not fit", fix, strict=strict)
+    return found, fit
 
 
 def _chosen(item: Item, only: Filter) -> frozenset[str]:

@@ -30,9 +30,10 @@ from declax.checkpoint.items import (
     text_of,
 )
 from declax.checkpoint.manifest import NAME, ItemRecord, LeafRecord, Manifest, item_record, item_table
-from declax.checkpoint.matching import Stored, StoredLeaf, needs_upgrade
+from declax.checkpoint.matching import Stored, StoredLeaf
 from declax.checkpoint.orbax_progress import Counted, counter_of
 from declax.checkpoint.progress import Counter, Progress
+from declax.checkpoint.upgrading import needs_upgrade
 from declax.errors import CheckpointError, MissingExtraError, describe
 
 _OURS: Final = "declax"  # what Orbax keeps for us among the custom metadata of a checkpoint

@@ -39,12 +39,12 @@ from declax.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from declax.checkpoint.matching import versions_of
 from declax.checkpoint.names import Names
 from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import write_tensors
 from declax.checkpoint.statics import plain
 from declax.checkpoint.structures import StructureWriter
+from declax.checkpoint.upgrading import versions_of
 from declax.config.loading import spec_of, to_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, CheckpointWarning, DeclaxError, describe, format_path, type_name

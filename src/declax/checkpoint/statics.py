@@ -15,7 +15,8 @@ from declax._typing import INTERNAL_KEYS, MISSING
 from declax._variables.variable import Variable
 from declax.checkpoint.items import Item, text_of
 from declax.checkpoint.manifest import ItemRecord, LeafRecord
-from declax.checkpoint.matching import moved, moves_of, nodes_of
+from declax.checkpoint.renaming import moved, moves_of
+from declax.checkpoint.upgrading import nodes_of
 from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, DeclaxError, type_name
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from declax._filters import Filter
 from declax._graph.binding import bind
+from declax._graph.fit import DERIVATIVE, misfit
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import blueprint_of, build_slots
 from declax._jax import current_trace
@@ -163,10 +164,7 @@ def _fitted(derivative: Any, like: Any) -> Any:
     if tree_of_given != tree:
         return MISSING
     pairs = list(zip(given, leaves, strict=True))
-    try:
-        if any(_is_inexact(old) and type_of(new)[:2] != type_of(old)[:2] for new, old in pairs):
-            return MISSING
-    except TypeError:  # no array
+    if any(_is_inexact(old) and misfit(old, new, DERIVATIVE) is not None for new, old in pairs):
         return MISSING
     return jax.tree_util.tree_unflatten(tree, [new if _is_inexact(old) else zeros_for(old) for new, old in pairs])
 
