@@ -195,7 +195,7 @@ FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "merge": ("copy", lambda flag: dx.merge(*dx.split(Pair()), copy=flag)),
     "clone": ("variables", lambda flag: dx.clone(Pair(), flag)),
     "update, complete": ("complete", lambda flag: dx.update(Pair(), dx.state(Pair()), complete=flag)),
-    "update, strict": ("strict", lambda flag: dx.update(Pair(), {}, strict=flag)),
+    "update, strict": ("strict", lambda flag: dx.update(Pair(), dx.state(Pair()), strict=flag)),
     "flatten": ("with_paths", lambda flag: dx.flatten(Pair(), with_paths=flag)),
     "unflatten": ("copy_variables", lambda flag: dx.unflatten(*dx.flatten(Pair()), copy_variables=flag)),
     "with_vars, ref": ("ref", lambda flag: dx.with_vars(Pair(), ref=flag)),

@@ -398,9 +398,9 @@ def test_a_state_of_which_no_path_is_known_is_an_error(strict):
     model = model_of()
     before = values_of(model)
     other = {"encoder": {"kernel": jnp.ones((2, 3))}, "decoder": jnp.ones(2)}
-    for given in ([other], [{"raw": jnp.ones(2)}, other]):
-        with pytest.raises(GraphError, match=r"(?s)the State does not fit the graph.*encoder\.kernel: there is no such"):
-            dx.update(model, *given, strict=strict)
+    for states in ([other], [{"raw": jnp.ones(2)}, other]):
+        with pytest.raises(GraphError, match=r"(?s)the State does not fit the graph.*encoder\.kernel: there is no"):
+            dx.update(model, *states, strict=strict)
         assert_untouched(model, before)
     wrong_shape = {"raw": jnp.ones(7)}  # of this model, so there is a report
     assert not dx.update(model, wrong_shape, strict=False)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from declax import weights as w
 from declax.errors import WeightsError
 from declax.weights.layouts import join, paths_of, take, tensor_shape
+from declax.weights.parts import Joined, Permuted, fill
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
@@ -56,20 +57,41 @@ def destinations(draw: st.DrawFn) -> tuple[w.Destination, dict[str, tuple[int, .
     return make(draw(SHAPES), draw(st.integers(0, 3))), shapes
 
 
-@given(destinations())
-def test_join_inverts_take(made):
+@given(destinations(), st.data())
+def test_join_inverts_take(made, data):
     destination, shapes = made
     shape = tensor_shape(destination, shapes.__getitem__)
     tensor = np.arange(np.prod(shape)).reshape(shape)
     parts = {path: take(destination, tensor, path, shapes.__getitem__) for path in paths_of(destination)}
     assert {path: part.shape for path, part in parts.items()} == shapes
-    np.testing.assert_array_equal(join(destination, parts.__getitem__), tensor)
+    values = {path: np.asarray(part) for path, part in parts.items()}
+    np.testing.assert_array_equal(join(destination, values.__getitem__), tensor)
+    for path, part in parts.items():  # what a device holds of it, in blocks or not
+        bounds = [sorted([data.draw(st.integers(0, size)) for _ in range(2)]) for size in part.shape]
+        index = tuple([slice(*each) for each in bounds])
+        found = np.full([stop - start for start, stop in bounds], -1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("declax.weights.parts.BLOCK", data.draw(st.sampled_from([1, 1 << 26])))
+            fill(found, part, index)
+        np.testing.assert_array_equal(found, values[path][index])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(0, 1), st.data())
+def test_parts_of_joined_tensors(sizes, axis, data):
+    shapes = [(size, 2) if axis == 0 else (2, size) for size in sizes]
+    tensors = [np.full(shape, number) for number, shape in enumerate(shapes)]
+    expected, found = np.concatenate(tensors, axis), Joined(tensors, axis)
+    assert found.shape == expected.shape
+    bounds = [sorted([data.draw(st.integers(0, size)) for _ in range(2)]) for size in expected.shape]
+    index = tuple([slice(*each) for each in bounds])
+    np.testing.assert_array_equal(found[index], expected[index])
+    np.testing.assert_array_equal(Permuted(found, (1, 0))[index[::-1]], expected[index].T)
 
 
 def taken(destination: w.Destination, tensor: np.ndarray, *shape: int) -> np.ndarray:
     (path,) = paths_of(destination)
     assert tensor_shape(destination, lambda path: shape) == tensor.shape
-    return take(destination, tensor, path, lambda path: shape)
+    return np.asarray(take(destination, tensor, path, lambda path: shape))
 
 
 def test_transpose():

@@ -100,7 +100,7 @@ def test_a_map_in_both_directions(cls, is_abstract, tmp_path):
     model = dx.eval_shape(make) if is_abstract else make()
     report = dx.load_weights(model, written(tmp_path, given), map=MAP, ignore=IGNORED)
     assert report
-    assert len(report.filled) == 16
+    assert len(report.taken) == 16
     assert sorted(report.ignored) == [f"layers.{i}.bn.num_batches_tracked" for i in range(2)]
     for i in range(2):
         kernel, var = ("up", "kernel"), ("norm", "var")
@@ -119,7 +119,7 @@ def test_without_a_map_the_names_are_the_paths(cls, suffix, tmp_path):
     model, other = cls(rngs=dx.Rngs(0)), cls(rngs=dx.Rngs(1))
     dx.save_weights(model, tmp_path / f"m.{suffix}")
     report = dx.load_weights(other, tmp_path / f"m.{suffix}")
-    assert "blocks[1].up.kernel" in report.filled
+    assert "blocks[1].up.kernel" in report.taken
     before = values(model)
     assert all(np.array_equal(value, before[name]) for name, value in values(other).items())
 
@@ -138,7 +138,7 @@ def test_a_whole_leaf_of_a_stack_is_a_target_too(tmp_path):
     dx.save_weights(stack, tmp_path / "k.npz", map=whole, only=chosen)
     np.testing.assert_array_equal(np.load(tmp_path / "k.npz")["kernels"], stack.blocks.layers.up.kernel.value)
     other = Stack(rngs=dx.Rngs(1))
-    assert dx.load_weights(other, tmp_path / "k.npz", map=whole, only=chosen).filled == ("blocks.layers.up.kernel",)
+    assert dx.load_weights(other, tmp_path / "k.npz", map=whole, only=chosen).taken == ("blocks.layers.up.kernel",)
     np.testing.assert_array_equal(other.blocks.layers.up.kernel.value, stack.blocks.layers.up.kernel.value)
 
 
@@ -196,23 +196,23 @@ def test_one_report_lists_everything_and_nothing_changes(tmp_path):
         dx.load_weights(model, file, map=MAP, ignore=IGNORED)
     text = str(caught.value)
     for line in (
-        "filled: 13 of 16 parameters",
-        "layers.0.fc1.weight: expected shape (4, 3) and dtype float32, got shape (3, 4) and dtype float32",
-        "layers.1.fc1.bias: expected shape (4,) and dtype float32, got shape (4,) and dtype float16",
+        "do not fit Listed at 13 paths",
+        "layers.0.fc1.weight: expected shape (4, 3), got shape (3, 4)",
+        "layers.1.fc1.bias: expected dtype float32, got dtype float16",
         "layers.2.fc1.bias: the model has no parameter 'blocks.2.up.bias'; did you mean",
-        "unused tensors:\n              extra",
-        "no tensor for:",
-        "  head.bias",
-        "  blocks[0].up.kernel",
-        "  blocks[1].up.bias",
+        "extra: no entry of the map has this name",
+        "head.bias: expected an array of shape (2,) and dtype float32, got nothing",
+        "blocks[0].up.kernel: expected an array of shape (3, 4) and dtype float32, got nothing",
+        "blocks[1].up.bias: expected an array of shape (4,) and dtype float32, got nothing",
     ):
         assert line in text
     assert all(np.array_equal(value, before[name]) for name, value in values(model).items())
 
     report = dx.load_weights(model, file, map=MAP, ignore=IGNORED, strict=False)
     assert not report
-    assert set(report.unfilled) == {"head.bias", "blocks[0].up.kernel", "blocks[1].up.bias"}
-    assert len(report.mismatches) == 2 + 7
+    assert {entry.path for entry in report.missing} == {"head.bias", "blocks[0].up.kernel", "blocks[1].up.bias"}
+    assert (len(report.mismatches), len(report.unexpected)) == (2, 7 + 1)
+    assert str(report).startswith("taken: 13 of 16 leaves")
     np.testing.assert_array_equal(model.head.kernel.value, given["head.weight"].T)
     np.testing.assert_array_equal(model.head.bias.value, before["head.bias"])
 
@@ -222,9 +222,19 @@ def test_a_stacked_leaf_is_filled_whole_or_not_at_all(tmp_path):
     model = Stack(rngs=dx.Rngs(0))
     before = values(model)
     report = dx.load_weights(model, written(tmp_path, given), map=MAP, ignore=IGNORED, strict=False)
-    assert report.unfilled == ("blocks[1].up.kernel",)
+    assert [entry.path for entry in report.missing] == ["blocks[1].up.kernel"]
     np.testing.assert_array_equal(model.blocks.layers.up.kernel.value, before["blocks.layers.up.kernel"])
     np.testing.assert_array_equal(model.blocks[0].up.bias.value, given["layers.0.fc1.bias"])
+
+
+def test_a_file_of_another_model_is_an_error(tmp_path):
+    model = Listed(rngs=dx.Rngs(0))
+    file = written(tmp_path, {"encoder.weight": np.zeros(2, np.float32)})
+    for strict in (True, False):
+        with pytest.raises(WeightsError, match=r"(?s)do not fit Listed.*encoder\.weight: no entry of the map"):
+            dx.load_weights(model, file, map=MAP, strict=strict)
+    assert not dx.load_weights(model, file, map=MAP, dry_run=True)
+    assert dx.load_weights(model, file, map=MAP, ignore="encoder.weight", strict=False).ignored == ("encoder.weight",)
 
 
 def test_a_dry_run_reads_headers_only(tmp_path, monkeypatch):
@@ -232,7 +242,7 @@ def test_a_dry_run_reads_headers_only(tmp_path, monkeypatch):
     model = dx.eval_shape(lambda: Stack(rngs=dx.Rngs(0)))
     monkeypatch.setattr("declax.weights.loading._Plan.values", lambda self: pytest.fail("it reads values"))
     report = dx.load_weights(model, file, map=MAP, ignore=IGNORED, dry_run=True)
-    assert str(report) == "filled: 16 of 16 parameters"
+    assert str(report) == "taken: 16 of 16 leaves"
     assert isinstance(model.head.bias.value, jax.ShapeDtypeStruct)
     np.savez(tmp_path / "m.npz", **tensors())
     content = (tmp_path / "m.npz").read_bytes().replace(b"PK\x01\x02", b"PK\x01\x02")
@@ -257,7 +267,7 @@ def test_only_selects_parameters(tmp_path):
     model = Listed(rngs=dx.Rngs(0))
     before = values(model)
     report = dx.load_weights(model, written(tmp_path, given), map=MAP, ignore=IGNORED, only=dx.PathContains("head"))
-    assert set(report.filled) == {"head.kernel", "head.bias"}
+    assert set(report.taken) == {"head.kernel", "head.bias"}
     assert len(report.ignored) == len(given) - 2
     np.testing.assert_array_equal(model.blocks[0].up.kernel.value, before["blocks.0.up.kernel"])
 
@@ -281,7 +291,7 @@ def test_an_operation_that_does_not_fit_is_reported(tmp_path):
     assert line == "a: expected transpose: axes (0, 1, 2) are not those of the parameter, got shape (3, 2)"
     joined: w.WeightMap = {("a", "b", "c"): w.concatenate("kernel", axis=0)}
     report = dx.load_weights(model, file, map=joined, dry_run=True)
-    assert "c: expected shape (1, 2) and dtype float32, got nothing" in str(report)
+    assert "c: expected an array of shape (1, 2) and dtype float32, got nothing" in str(report)
     report = dx.load_weights(model, file, map={("a", "b"): w.concatenate("kernel", axis=0)}, dry_run=True)
     assert "a: expected concatenate: the sizes (1, 1) along axis 0 do not fit the parameter" in str(report)
     report = dx.load_weights(model, file, map={("a", "b"): w.concatenate("kernel", axis=2)}, dry_run=True)
@@ -483,7 +493,7 @@ def test_files_that_are_not_read(tmp_path):
         dx.load_weights(model, tmp_path / "bad.npz")
     np.savez(tmp_path / "objects.npz", kernel=np.array([{}]), bias=np.zeros(2, np.float32))
     report = dx.load_weights(model, tmp_path / "objects.npz", dry_run=True)
-    assert "kernel: expected shape (2, 2) and dtype float32, got shape (1,) and dtype object" in str(report)
+    assert "kernel: expected shape (2, 2), got shape (1,)" in str(report)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -174,7 +174,7 @@ class Target(NamedTuple):
 
     def _expected(self, key: Any) -> str:
         is_plain = self.leaf_defs[key] is None and self.values is not None
-        return describe(self.values[key]) if is_plain else kind_text(self.leaf_defs[key])
+        return _text_of(self.values[key]) if is_plain else kind_text(self.leaf_defs[key])
 
 
 def compare(target: Target, given: Sequence[tuple[Pairing, Any]], rules: Rules) -> Fit:
@@ -249,25 +249,25 @@ def misfit(like: Any, given: Any, rules: Rules) -> Misfit | None:
     shape, found = _shape_of(like), _shape_of(given)
     if shape is None:  # a text or another object; None stands for nothing yet
         is_any = rules.dtypes == "any" or like is None or type(like) is type(given)
-        return None if is_any else (describe(like), describe(given))
+        return None if is_any else (_text_of(like), _text_of(given))
     if found is None:
-        return f"an array of shape {shape}", describe(given)
+        return f"an array of shape {shape}", _text_of(given)
     if found != shape:
         return f"shape {shape}", f"shape {found}"
     if isinstance(given, jax.ShapeDtypeStruct) and not isinstance(like, jax.ShapeDtypeStruct):
-        return f"an array of shape {shape}, not its description", describe(given)
+        return f"an array of shape {shape}, not its description", _text_of(given)
     if isinstance(given, (np.ndarray, np.generic)) and (given.dtype.kind in "OSU" or given.dtype.type is np.void):
-        return f"an array of numbers of shape {shape}", describe(given)
+        return f"an array of numbers of shape {shape}", _text_of(given)
     if _is_key(like) != _is_key(given):
         text = "keys of random numbers" if _is_key(like) else f"an array of {getattr(like, 'dtype', 'numbers')}"
-        return text, describe(given)
+        return text, _text_of(given)
     return None if rules.dtypes == "any" else _misfit_of_dtypes(like, given, rules)
 
 
 def _misfit_of_trees(like: Any, given: Any, rules: Rules) -> Misfit | None:
     tree: Any = jax.tree.structure(like)
     if kind_of(given) is not Kind.CONTAINER or tree != jax.tree.structure(given):
-        return f"a tree {tree}".replace("PyTreeDef", ""), describe(given)
+        return f"a tree {tree}".replace("PyTreeDef", ""), _text_of(given)
     pairs = zip(jax.tree.leaves(like), jax.tree.leaves(given), strict=True)
     found = next((found for a, b in pairs if (found := misfit(a, b, rules)) is not None), None)
     return None if found is None else (f"{found[0]} inside", found[1])
@@ -279,7 +279,7 @@ def _misfit_of_dtypes(like: Any, given: Any, rules: Rules) -> Misfit | None:
         return None if own == new else (f"dtype {own}", f"dtype {new}")
     if not (hasattr(like, "dtype") and hasattr(given, "dtype")):  # a number that an array has replaced, or the reverse
         is_either = hasattr(like, "dtype") or hasattr(given, "dtype")
-        return None if is_either or type(like) is type(given) else (describe(like), describe(given))
+        return None if is_either or type(like) is type(given) else (_text_of(like), _text_of(given))
     if isinstance(like, jax.ShapeDtypeStruct) and not _is_key(like):
         if jax.dtypes.canonicalize_dtype(like.dtype) != like.dtype:
             return "a dtype that JAX has without jax_enable_x64", f"dtype {like.dtype}"
@@ -305,6 +305,12 @@ def _native(dtype: Any) -> Any:
 def _are_of_one_sort(one: Any, other: Any) -> bool:
     sorts = (jnp.floating, jnp.complexfloating, jnp.integer)
     return any(jnp.issubdtype(one, sort) and jnp.issubdtype(other, sort) for sort in sorts)
+
+
+def _text_of(value: Any) -> str:
+    """A value in an error: what only stands for an array, such as one in a file, reads as one."""
+    is_array = isinstance(value, (jax.Array, np.ndarray, np.generic)) or not hasattr(value, "dtype")
+    return describe(value) if is_array else f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
 
 
 def _is_key(leaf: Any) -> bool:

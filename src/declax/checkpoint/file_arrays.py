@@ -14,6 +14,7 @@ from declax.checkpoint.files import OpenFile
 
 _ALIGNMENT: Final = 64  # of memory that JAX on the CPU uses as it is
 _BLOCK: Final = 1 << 20
+_PAGE: Final = 1 << 12  # what a disk reads at least
 
 
 class FileArray:
@@ -72,7 +73,8 @@ class FileArray:
         (first, last), inner = bounds[0], shape[1:]
         row = prod(inner) * self.dtype.itemsize
         rows = _BLOCK // row
-        if rows == 0:
+        piece = into.nbytes // (last - first)
+        if rows == 0 or (piece >= _PAGE and 2 * piece <= row):  # less is read in pieces than in whole rows
             for number in range(first, last):
                 self._read(into[number - first], start + number * row, inner, bounds[1:])
             return

@@ -6,19 +6,18 @@ until a model and a file are known. The shapes of the parameters decide the shap
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from declax.errors import WeightsError
-
-Shape: TypeAlias = tuple[int, ...]
-Array: TypeAlias = np.ndarray[Any, Any]
+from declax.weights.parts import Array, Part, Permuted, Rearranged, Section, Shape
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Layout:
         """The shape of the tensor whose results have these shapes."""
 
     @abstractmethod
-    def forward(self, tensor: Array, shapes: Sequence[Shape]) -> Sequence[Array]:
+    def forward(self, tensor: Part, shapes: Sequence[Shape]) -> Sequence[Part]:
         """The results, of these shapes."""
 
     @abstractmethod
@@ -67,8 +66,8 @@ def tensor_shape(destination: Destination, shape_of: Callable[[str], Shape]) -> 
     return destination.source_shape([tensor_shape(part, shape_of) for part in destination.to])
 
 
-def take(destination: Destination, tensor: Array, path: str, shape_of: Callable[[str], Shape]) -> Array:
-    """The part of a tensor that goes to one path of the destination; a view where numpy can make one."""
+def take(destination: Destination, tensor: Part, path: str, shape_of: Callable[[str], Shape]) -> Part:
+    """The part of a tensor that goes to one path of the destination, which is not read yet."""
     while not isinstance(destination, str):
         shapes = [tensor_shape(part, shape_of) for part in destination.to]
         chosen = [path in paths_of(part) for part in destination.to].index(True)
@@ -104,9 +103,9 @@ class Transpose(Layout):
         (shape,) = shapes
         return tuple(shape[axis] for axis in np.argsort(self._axes(shape)))
 
-    def forward(self, tensor: Array, shapes: Sequence[Shape]) -> Sequence[Array]:
+    def forward(self, tensor: Part, shapes: Sequence[Shape]) -> Sequence[Part]:
         """The tensor with permuted axes."""
-        return (tensor.transpose(self._axes(tensor.shape)),)
+        return (Permuted(tensor, self._axes(tensor.shape)),)
 
     def backward(self, results: Sequence[Array]) -> Array:
         """The tensor whose permutation it is."""
@@ -147,22 +146,13 @@ class Reshape(Layout):
         sizes = self._sizes(shapes[0])
         return tuple(prod(sizes[name] for name in names) for names in self.before)
 
-    def forward(self, tensor: Array, shapes: Sequence[Shape]) -> Sequence[Array]:
+    def forward(self, tensor: Part, shapes: Sequence[Shape]) -> Sequence[Part]:
         """From the left side to the right side."""
-        return (_rearrange(tensor, self._sizes(shapes[0]), self.before, self.after),)
+        return (Rearranged(tensor, self._sizes(shapes[0]), self.before, self.after),)
 
     def backward(self, results: Sequence[Array]) -> Array:
         """From the right side to the left side."""
-        return _rearrange(results[0], self._sizes(results[0].shape), self.after, self.before)
-
-
-def _rearrange(
-    array: Array, sizes: dict[str, int], before: Sequence[tuple[str, ...]], after: Sequence[tuple[str, ...]]
-) -> Array:
-    names = [name for group in before for name in group]
-    order = [names.index(name) for group in after for name in group]
-    separate = array.reshape([sizes[name] for name in names]).transpose(order)
-    return separate.reshape([prod(sizes[name] for name in group) for group in after])
+        return np.asarray(Rearranged(results[0], self._sizes(results[0].shape), self.after, self.before))
 
 
 @dataclass(frozen=True)
@@ -175,10 +165,12 @@ class Split(Layout):
         """The shape with the sum of the sizes along the axis."""
         return _joined_shape("split", shapes, self.axis)
 
-    def forward(self, tensor: Array, shapes: Sequence[Shape]) -> Sequence[Array]:
+    def forward(self, tensor: Part, shapes: Sequence[Shape]) -> Sequence[Part]:
         """The parts."""
-        ends = np.cumsum([shape[self.axis] for shape in shapes])
-        return np.split(tensor, ends[:-1], axis=self.axis)
+        sizes = [shape[self.axis] for shape in shapes]
+        starts = itertools.accumulate(sizes, initial=0)
+        axis = self.axis % len(tensor.shape)
+        return [Section(tensor, axis, start, size) for start, size in zip(starts, sizes, strict=False)]
 
     def backward(self, results: Sequence[Array]) -> Array:
         """The parts, one after the other."""
@@ -196,7 +188,7 @@ class Concatenate(Layout):
         """The shape of the joined tensor."""
         return shapes[0]
 
-    def forward(self, tensor: Array, shapes: Sequence[Shape]) -> Sequence[Array]:
+    def forward(self, tensor: Part, shapes: Sequence[Shape]) -> Sequence[Part]:
         """The joined tensor."""
         return (tensor,)
 

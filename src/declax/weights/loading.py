@@ -4,69 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from declax._filters import Filter
+from declax._graph.fit import CAST, STORED, Difference, Fit, Pairing, Rules, Target, compare
 from declax._graph.updating import update
 from declax._state.states import State
 from declax._typing import Path
+from declax.checkpoint.file_arrays import FileArray, aligned
 from declax.errors import WeightsError, describe, suggest, type_name
 from declax.weights.files import read_arrays, write_arrays
-from declax.weights.layouts import Array
 from declax.weights.maps import Pattern, Rule, Transfer, WeightMap, rules_of
 from declax.weights.parameters import Parameters, name_of
+from declax.weights.parts import Array, Index, Part, Shape, fill, whole
 
+TensorMismatch = Difference
+"""One tensor that does not fit."""
 
-class TensorMismatch(NamedTuple):
-    """One tensor that does not fit; `got` is empty where `expected` says it all."""
-
-    tensor: str
-    expected: str
-    got: str = ""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tensor}: expected {self.expected}, got {self.got}"
-            if self.got
-            else f"{self.tensor}: {self.expected}"
-        )
-
-
-class WeightsReport(NamedTuple):
-    """What `load_weights` did, or would do.
-
-    Attributes:
-      filled: the parameters that get a value.
-      unused: the tensors that no entry of the map names.
-      unfilled: the parameters for which there is no tensor.
-      mismatches: the tensors that do not fit.
-      ignored: the tensors that `ignore` or `only` leave out.
-    """
-
-    filled: tuple[str, ...]
-    unused: tuple[str, ...]
-    unfilled: tuple[str, ...]
-    mismatches: tuple[TensorMismatch, ...]
-    ignored: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        """Whether all tensors are used, and all parameters are filled."""
-        return not (self.unused or self.unfilled or self.mismatches)
-
-    def __str__(self) -> str:
-        lines = [f"filled: {len(self.filled)} of {len(self.filled) + len(self.unfilled)} parameters"]
-        for title, items in (
-            ("does not fit", self.mismatches),
-            ("unused tensors", self.unused),
-            ("no tensor for", self.unfilled),
-        ):
-            if items:
-                lines += [f"{title}:", *(f"  {item}" for item in items)]
-        return "\n".join(lines)
+WeightsReport = Fit
+"""What `load_weights` did, or would do."""
 
 
 def load_weights(
@@ -79,7 +39,7 @@ def load_weights(
     cast: bool = False,
     strict: bool = True,
     dry_run: bool = False,
-) -> WeightsReport:
+) -> Fit:
     """Sets the parameters of a model to the tensors of a file, all or none.
 
     The map says which tensor goes to which parameter, and with which layout; see `declax.weights`. The first entry
@@ -98,11 +58,12 @@ def load_weights(
       dry_run: read headers only, change nothing, and return the report.
 
     Returns:
-      A report of what is filled, unused and unfilled, and of what does not fit.
+      A report: `taken` has the parameters that are filled, `missing` the others, `unexpected` the tensors that no entry
+      of the map names, `mismatches` those that do not fit, and `ignored` those that `ignore` or `only` leave out.
 
     Raises:
       WeightsError: the map is wrong; or tensors are unused or do not fit, or parameters are unfilled. It lists all of
-        them. Or `only` selects nothing. Nothing is changed.
+        them. Or `only` selects nothing. Nothing is changed. With ``strict=False``, if no tensor is for this model.
       CheckpointError: a file is missing or invalid.
 
     >>> import declax as dx
@@ -110,34 +71,32 @@ def load_weights(
     >>> dx.save_weights(model, "linear.safetensors", map={"fc.weight": dx.weights.transpose("kernel"), "fc.b": "bias"})
     >>> other = dx.eval_shape(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)))
     >>> print(dx.load_weights(other, "linear.safetensors", map={"fc.weight": "kernel"}, dry_run=True))
-    filled: 0 of 2 parameters
+    taken: 0 of 2 leaves
     does not fit:
-      fc.weight: expected shape (2, 3) and dtype float32, got shape (3, 2) and dtype float32
-    unused tensors:
-      fc.b
-    no tensor for:
-      bias
-      kernel
+      fc.weight: expected shape (2, 3), got shape (3, 2)
+    missing:
+      bias: expected an array of shape (3,) and dtype float32, got nothing
+      kernel: expected an array of shape (2, 3) and dtype float32, got nothing
+    unexpected:
+      fc.b: no entry of the map has this name
     """
     rules = rules_of(map)
     skipped = _patterns(ignore)
-    plan = _Plan(Parameters.of(model, only), read_arrays(file), cast)
+    plan = _Plan(Parameters.of(model, only), read_arrays(file), CAST if cast else STORED)
     plan.assign(rules, skipped)
-    report = plan.report()
+    fit = plan.fit()
     if dry_run:
-        return report
-    if strict and not report:
-        raise WeightsError(
-            "load_weights",
-            f"the tensors of {os.fspath(file)} do not fit {type_name(type(model))}",
-            got=str(report),
-            fix="dx.load_weights(..., dry_run=True)        # the report\n"
-            "dx.load_weights(..., strict=False)        # takes what fits",
-        )
+        return fit
+    problem = f"the tensors of {os.fspath(file)} do not fit {type_name(type(model))}"
+    fix = (
+        "dx.load_weights(..., dry_run=True)        # the report\n"
+        "dx.load_weights(..., strict=False)        # takes what fits"
+    )
+    fit.check(WeightsError, "load_weights", problem, fix, strict=strict)
     values = plan.values()
     if values:
         update(model, State.from_flat_path(values))
-    return report
+    return fit
 
 
 def _patterns(ignore: Any) -> list[Pattern]:
@@ -151,13 +110,13 @@ def _patterns(ignore: Any) -> list[Pattern]:
 class _Plan:
     """Which tensors go to which parameters of a model."""
 
-    def __init__(self, parameters: Parameters, tensors: Mapping[str, Any], cast: bool) -> None:
+    def __init__(self, parameters: Parameters, tensors: Mapping[str, Any], rules: Rules) -> None:
         self._parameters = parameters
         self._tensors = tensors
-        self._cast = cast
+        self._rules = rules
         self._transfers: dict[str, Transfer] = {}  # by the name of the parameter
-        self._mismatches: list[TensorMismatch] = []
-        self._unused: list[str] = []
+        self._mismatches: list[Difference] = []
+        self._unexpected: list[Difference] = []
         self._ignored: list[str] = []
 
     def assign(self, rules: Sequence[Rule], ignored: Sequence[Pattern]) -> None:
@@ -169,7 +128,7 @@ class _Plan:
                 continue
             found = _transfer_of(rules, name)
             if found is None:
-                self._unused.append(name)
+                self._unexpected.append(Difference(name, "no entry of the map has this name"))
             else:
                 transfers[found.sources] = found
         for transfer in transfers.values():
@@ -178,60 +137,55 @@ class _Plan:
     def _assign(self, transfer: Transfer) -> None:
         known = self._parameters.by_name
         unknown = [name for name in transfer.targets.values() if name not in known]
-        first = transfer.sources[0]
         for name in unknown:
             near = suggest(name, known)
-            self._mismatch(first, f"the model has no parameter {name!r}" + (f"; {near}" if near else ""))
+            text = f"the model has no parameter {name!r}" + (f"; {near}" if near else "")
+            self._unexpected.append(Difference(transfer.sources[0], text))
         if unknown:
             return
         selected = [name for name in transfer.targets.values() if self._parameters.is_selected(name)]
         if not selected:
             self._ignored += [name for name in transfer.sources if name in self._tensors]
-        elif self._fits(transfer, selected):
+            return
+        mismatches = self._mismatches_of(transfer, selected)
+        self._mismatches += mismatches
+        if not mismatches:
             self._transfers |= dict.fromkeys(selected, transfer)
 
-    def _fits(self, transfer: Transfer, targets: Sequence[str]) -> bool:
-        """Whether shapes and dtypes fit; notes what does not."""
-        known = self._parameters.by_name
+    def _mismatches_of(self, transfer: Transfer, targets: Sequence[str]) -> list[Difference]:
+        """What does not fit of the tensors for some parameters."""
+        known, first = self._parameters.by_name, transfer.sources[0]
         try:
             shapes = transfer.shapes(lambda name: known[name].shape)
         except WeightsError as error:
-            self._mismatch(transfer.sources[0], f"{error.where}: {error.problem}", f"shape {error.got}")
-            return False
-        before = len(self._mismatches)
-        dtypes = {known[name].dtype for name in targets}
-        for name, shape in zip(transfer.sources, shapes, strict=True):
-            expected = f"shape {shape} and dtype {' or '.join(map(str, dtypes))}"
-            tensor = self._tensors.get(name)
-            if tensor is None:
-                self._mismatch(name, expected, "nothing")
-            elif tensor.shape != shape or not all(self._takes(tensor.dtype, dtype) for dtype in dtypes):
-                self._mismatch(name, expected, f"shape {tensor.shape} and dtype {tensor.dtype}")
-        filled = [
-            name for target in targets for name in self._parameters.overlapping(target) if name in self._transfers
-        ]
+            return [Difference(first, f"{error.where}: {error.problem}", f"shape {error.got}")]
+        found: list[Difference] = []
+        names = {name: name for name in transfer.sources}
+        pairing = Pairing({name: name for name in names if name in self._tensors})
+        for dtype in {known[name].dtype for name in targets}:
+            likes = {name: _like(shape, dtype) for name, shape in zip(names, shapes, strict=True)}
+            fit = compare(Target(names, likes, dict.fromkeys(names)), [(pairing, self._tensors)], self._rules)
+            found += fit.problems
+        filled = [name for to in targets for name in self._parameters.overlapping(to) if name in self._transfers]
         for name in filled:
             other = self._transfers[name].sources[0]
-            self._mismatch(transfer.sources[0], f"{known[name].shown} is filled by {other} already")
-        return len(self._mismatches) == before
+            found.append(Difference(first, f"{known[name].shown} is filled by {other} already"))
+        return found
 
-    def _takes(self, given: np.dtype[Any], expected: np.dtype[Any]) -> bool:
-        kinds = (jnp.floating, jnp.complexfloating, jnp.integer)
-        is_alike = any(jnp.issubdtype(given, kind) and jnp.issubdtype(expected, kind) for kind in kinds)
-        return given == expected or (self._cast and is_alike)
-
-    def _mismatch(self, tensor: str, expected: str, got: str = "") -> None:
-        self._mismatches.append(TensorMismatch(tensor, expected, got))
-
-    def report(self) -> WeightsReport:
+    def fit(self) -> Fit:
         """What would be done."""
         known = self._parameters.by_name
-        return WeightsReport(
-            tuple(known[name].shown for name in self._transfers),
-            tuple(self._unused),
-            tuple(known[name].shown for name in self._parameters.missing(self._transfers)),
+        unfilled = [*self._parameters.missing(self._transfers)]
+        paths = {name: known[name].shown for name in (*self._transfers, *unfilled)}
+        likes = {name: _like(known[name].shape, known[name].dtype) for name in unfilled}
+        return Fit(
             tuple(self._mismatches),
-            tuple(self._ignored),
+            Target(paths, likes, dict.fromkeys(paths)).missing(self._transfers),
+            tuple(self._unexpected),
+            ignored=tuple(self._ignored),
+            is_foreign=bool(self._unexpected) and not (self._transfers or self._mismatches),
+            sources={name: (0, transfer.sources[0]) for name, transfer in self._transfers.items()},
+            paths=paths,
         )
 
     def values(self) -> dict[Path, Any]:
@@ -241,16 +195,55 @@ class _Plan:
         return {path: self._value(path, leaf) for path, leaf in parameters.leaves.items() if path not in unfilled}
 
     def _value(self, path: Path, leaf: Any) -> jax.Array:
-        parameters = self._parameters.by_name
-        whole = name_of(path)
-        names = [whole] if whole in self._transfers else self._parameters.layers[path]
-        # a separate buffer, since JAX may use it without a copy; memory of a file may change
-        made = np.empty(parameters[whole].shape, parameters[whole].dtype)
-        for name in names:
-            transfer = self._transfers[name]
-            tensors = [np.asarray(self._tensors[source]) for source in transfer.sources]
-            made[parameters[name].layer] = transfer.take(tensors, name, lambda name: parameters[name].shape)
-        return _placed(made, leaf)
+        """An array where the old value is; shapes without a sharding go to the default device."""
+        known = self._parameters.by_name
+        name = name_of(path)
+        shape, dtype = known[name].shape, known[name].dtype
+        parts = {
+            known[part].layer: self._transfers[part].take(
+                [_readable(self._tensors[source]) for source in self._transfers[part].sources],
+                part,
+                lambda name: known[name].shape,
+            )
+            for part in ([name] if name in self._transfers else self._parameters.layers[path])
+        }
+        sharding = getattr(leaf, "sharding", None)
+        is_free = isinstance(leaf, jax.Array) and not leaf.committed
+        if sharding is None or is_free:
+            made = jax.device_put(_read(parts, whole(shape), dtype))
+        else:
+            made = jax.make_array_from_callback(
+                shape, sharding, lambda index: _read(parts, _bounds(index, shape), dtype)
+            )
+        return made.block_until_ready()  # before the next parameter is in the memory of the host
+
+
+def _like(shape: Shape, dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # of JAX
+
+
+def _readable(tensor: Any) -> Part:
+    """A tensor of which parts can be read; one of an `.npz` file is read completely."""
+    return tensor if isinstance(tensor, FileArray) else np.asarray(tensor)
+
+
+def _bounds(index: Any, shape: Shape) -> Index:
+    """Slices with a start and a stop."""
+    return tuple([slice(*each.indices(size)[:2]) for each, size in zip(index, shape, strict=True)])
+
+
+def _read(parts: Mapping[tuple[int, ...], Part], index: Index, dtype: np.dtype[Any]) -> Array:
+    """The part of a leaf that one device holds, from the whole leaf or from each layer of a stack."""
+    only = parts.get(())
+    if isinstance(only, FileArray) and only.dtype == dtype:
+        return only[index]
+    made = aligned(tuple([each.stop - each.start for each in index]), dtype)
+    for layer, part in parts.items():
+        outer, inner = index[: len(layer)], index[len(layer) :]
+        if all(each.start <= number < each.stop for number, each in zip(layer, outer, strict=True)):
+            place = [number - each.start for number, each in zip(layer, outer, strict=True)]
+            fill(made[(*place, ...)], part, inner)
+    return made
 
 
 def _transfer_of(rules: Iterable[Rule], name: str) -> Transfer | None:
@@ -261,15 +254,6 @@ def _transfer_of(rules: Iterable[Rule], name: str) -> Transfer | None:
             if captures is not None:
                 return rule.with_captures(captures)
     return None
-
-
-def _placed(made: Array, old: Any) -> jax.Array:
-    """An array where the old value is; shapes without a sharding go to the default device."""
-    sharding = getattr(old, "sharding", None)
-    is_free = isinstance(old, jax.Array) and not old.committed
-    if sharding is None or is_free:
-        return jnp.asarray(made)
-    return jax.make_array_from_callback(made.shape, sharding, lambda index: made[index])
 
 
 # --- saving ---------------------------------------------------------------------------

@@ -6,16 +6,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
+from declax._graph.fit import dotted
 from declax.errors import WeightsError, describe
-from declax.weights.layouts import Array, Concatenate, Destination, Layout, Shape, join, paths_of, take, tensor_shape
+from declax.weights.layouts import Concatenate, Destination, Layout, join, paths_of, take, tensor_shape
+from declax.weights.parts import Array, Joined, Part, Shape
 
 WeightMap: TypeAlias = Mapping[str | tuple[str, ...], Destination]
 """From the names of tensors to destinations. Names and paths may have captures: ``{i}``, ``{rest*}``."""
 
 _CAPTURE = re.compile(r"\{([A-Za-z_]\w*\*?)\}")
-_INDEX = re.compile(r"""\[(["']?)(.+?)\1\]""")
 
 
 class Pattern:
@@ -38,7 +37,7 @@ class Pattern:
     @staticmethod
     def of_path(text: str) -> Pattern:
         """The pattern of a path, in which an index may be written in brackets."""
-        return Pattern(_INDEX.sub(r".\2", text))
+        return Pattern(dotted(text))
 
     @staticmethod
     def _source(literals: list[str]) -> str:
@@ -159,14 +158,14 @@ class Transfer(NamedTuple):
             return self.rule.destination.part_shapes(shape, len(self.sources))
         return [shape]
 
-    def take(self, tensors: Sequence[Array], target: str, shape_of: Callable[[str], Shape]) -> Array:
-        """The value for one of the parameters."""
+    def take(self, tensors: Sequence[Part], target: str, shape_of: Callable[[str], Shape]) -> Part:
+        """The value for one of the parameters, which is not read yet."""
         destination = self.rule.destination
-        whole = tensors[0]
+        given = tensors[0]
         if isinstance(destination, Concatenate):
-            whole = np.concatenate(tensors, destination.axis)
+            given = Joined(tensors, destination.axis % len(given.shape))
         path = next(path for path, name in self.targets.items() if name == target)
-        return take(destination, whole, path, lambda path: shape_of(self.targets[path]))
+        return take(destination, given, path, lambda path: shape_of(self.targets[path]))
 
     def join(self, value_of: Callable[[str], Array], number: int) -> Array:
         """One of the tensors, from the values of the parameters."""
