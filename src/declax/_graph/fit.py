@@ -19,7 +19,7 @@ import numpy as np
 from declax._graph.nodes import Kind, kind_of
 from declax._state.definition import LeafDef, StateDef
 from declax._typing import Path
-from declax.errors import DeclaxError, describe, type_name, with_article, written_path
+from declax.errors import describe, type_name, with_article, written_path
 
 
 class Rules(NamedTuple):
@@ -118,15 +118,19 @@ class Fit:
             lines += [f"{title}:", *(f"  {entry}" for entry in entries)] if entries else []
         return "\n".join(lines)
 
-    def check(
-        self, error: type[DeclaxError], where: str, problem: str, fix: str | None, *, strict: bool = True
-    ) -> None:
-        """Raises one error that lists all problems; without `strict`, only if no path of the values is known."""
-        problems = self.problems
-        if not problems or not (strict or self.is_foreign):
-            return
-        count = f"{len(problems)} path{'s' if len(problems) > 1 else ''}" if strict else "any path"
-        raise error(where, f"{problem} at {count}", got="\n".join(map(str, problems)), fix=fix if strict else None)
+    @property
+    def count(self) -> str:
+        """How many paths are wrong, in words."""
+        return f"{len(self.problems)} path{'' if len(self.problems) == 1 else 's'}"
+
+    @property
+    def listed(self) -> str:
+        """All that is wrong, a line for each path."""
+        return "\n".join(map(str, self.problems))
+
+    def is_refused(self, *, strict: bool = True) -> bool:
+        """Whether it is an error: if anything is wrong; without `strict`, only if no path of the values is known."""
+        return bool(self.problems) and (strict or self.is_foreign)
 
 
 class Pairing(NamedTuple):

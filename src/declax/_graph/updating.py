@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias, TypedDict, cast, overload
+from typing import Any, Literal, TypeAlias, TypedDict, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -124,12 +124,15 @@ def update(
     target = Target(definition.paths, binding.read(), definition.leaf_defs)
     fit = compare(target, list(zip(pairings, [s.leaves for s in given], strict=True)), rules)
     fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
-    fit.check(GraphError, "update", _MISFIT, fix, strict=rules is not REPORT)
+    _check("update", fit, fix, strict=rules is not REPORT)
     _apply_writes(node, binding, _writes_of(target.values, fit, given))
     return fit if rules is REPORT else None
 
 
-_MISFIT: Final = "the State does not fit the graph"
+def _check(where: str, fit: Fit, fix: str | None = None, *, strict: bool = True) -> None:
+    if fit.is_refused(strict=strict):
+        problem = f"the State does not fit the graph at {fit.count}"
+        raise GraphError(where, problem, got=fit.listed, fix=fix if strict else None)
 
 
 def _rules_of(complete: Any, strict: Any) -> Rules:
@@ -340,7 +343,7 @@ def join(graphdef: GraphDef[Any], states: Sequence[Any]) -> tuple[list[Any], lis
 def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, ...], list[Any] | None]:
     """The order of the joined leaves, and the metadata of the Variables; checks that each leaf comes once."""
     fit = compare(Target(graph.paths, None, graph.leaf_defs), [(pairing_of(graph, s), None) for s in given], MERGE)
-    fit.check(GraphError, "merge", _MISFIT, None)
+    _check("merge", fit)
     starts = [0, *itertools.accumulate(len(definition.paths) for definition in given)]
     order = {p: (starts[n] + i, given[n].leaf_defs[i]) for p, (n, i) in fit.sources.items()}
     metadata: list[Any] = []
@@ -365,5 +368,5 @@ def checked_array_leaves(graphdef: GraphDef[Any], leaves: Sequence[Any], where: 
             mismatches.append(Difference(path, "an array", describe(value)))
         elif position in blueprint.contained:
             checked[position] = _in_container(value)
-    Fit(tuple(mismatches)).check(GraphError, where, _MISFIT, None)
+    _check(where, Fit(tuple(mismatches)))
     return checked

@@ -304,8 +304,10 @@ def _matched(
     if only is not None and not fit.paths:
         fix = f"only=dx.PathContains({only!r})        # a text is a tag" if isinstance(only, str) else None
         raise CheckpointError(folder, "only: the filter selects no leaf of the target", got=repr(only), fix=fix)
-    fix = "dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest"
-    fit.check(CheckpointError, folder, "the checkpoint does not fit", fix, strict=strict)
+    if fit.is_refused(strict=strict):
+        fix = "dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest"
+        problem = f"the checkpoint does not fit at {fit.count}"
+        raise CheckpointError(folder, problem, got=fit.listed, fix=fix if strict else None)
     return found, fit
 
 

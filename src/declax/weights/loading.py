@@ -87,12 +87,11 @@ def load_weights(
     fit = plan.fit()
     if dry_run:
         return fit
-    problem = f"the tensors of {os.fspath(file)} do not fit {type_name(type(model))}"
-    fix = (
-        "dx.load_weights(..., dry_run=True)        # the report\n"
-        "dx.load_weights(..., strict=False)        # takes what fits"
-    )
-    fit.check(WeightsError, "load_weights", problem, fix, strict=strict)
+    if fit.is_refused(strict=strict):
+        problem = f"the tensors of {os.fspath(file)} do not fit {type_name(type(model))} at {fit.count}"
+        fix = "dx.load_weights(..., dry_run=True)        # the report"
+        more = "\ndx.load_weights(..., strict=False)        # takes what fits"
+        raise WeightsError("load_weights", problem, got=fit.listed, fix=fix + more if strict else fix)
     values = plan.values()
     if values:
         update(model, State.from_flat_path(values))

@@ -5,6 +5,7 @@ An index is a tuple of slices, one for each axis, with a start and a stop.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final, Protocol, TypeAlias
@@ -76,8 +77,9 @@ class View:
         self.dtype = dtype
         self.outer_axis = outer_axis
 
+    @abstractmethod
     def __getitem__(self, index: Index, /) -> Array:
-        raise NotImplementedError
+        """The values at slices."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[whole(self.shape)], dtype)
