@@ -94,6 +94,8 @@ from declax._graph.contexts import unflatten as unflatten
 from declax._graph.contexts import update_context as update_context
 from declax._graph.editing import pop as pop
 from declax._graph.editing import set_metadata as set_metadata
+from declax._graph.fit import Difference as Difference
+from declax._graph.fit import Fit as Fit
 from declax._graph.flattening import GraphDef as GraphDef
 from declax._graph.iteration import find_duplicates as find_duplicates
 from declax._graph.iteration import iter_children as iter_children

@@ -288,7 +288,7 @@ def save_weights(
     >>> import declax as dx
     >>> model = dx.Linear(2, 3, rngs=dx.Rngs(0))
     >>> dx.save_weights(model, "plain.safetensors")
-    >>> sorted(dx.load_weights(model, "plain.safetensors").filled)
+    >>> sorted(dx.load_weights(model, "plain.safetensors").taken)
     ['bias', 'kernel']
     """
     if dtype is not None and not _is_inexact(dtype):
