@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, Union, cast, get_a
 from typing import Any as AnyType
 
 from declax._typing import Immutable, Path
-from declax.errors import FilterError, describe, note_path, type_name
+from declax.errors import FilterError, describe, dotted, note_path, type_name
 
 
 class Predicate(Protocol):
@@ -150,7 +150,7 @@ _END = "\0"
 def _steps_of(pattern: str) -> list[str]:
     """The steps of a pattern, of which there is one at least, and none is empty."""
     is_text = isinstance(pattern, str)
-    steps = re.sub(r"\[(['\"]?)([^\[\]]*)\1\]", r".\2", pattern).removeprefix(".").split(".") if is_text else []
+    steps = dotted(pattern).split(".") if is_text else []
     if not steps or not all(steps):
         raise FilterError(
             "PathMatches",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -315,6 +316,14 @@ def written_path(path: Iterable[object]) -> str:
         else:
             text += f"[{key!r}]"
     return text or "()"
+
+
+_IN_BRACKETS = re.compile(r"""\[(["']?)(.*?)\1\]""")
+
+
+def dotted(text: str) -> str:
+    """The text of a path with dots only, ``blocks.0.kernel``, from one that is written as in code."""
+    return _IN_BRACKETS.sub(r".\2", text).removeprefix(".")
 
 
 def note_part(error: Exception, part: str) -> None:

@@ -14,9 +14,8 @@ import optax
 import pytest
 
 import declax as dx
-from declax._graph.fit import dotted
 from declax.checkpoint import renaming
-from declax.errors import CheckpointError, CheckpointWarning
+from declax.errors import CheckpointError, CheckpointWarning, dotted
 
 
 @dx.dataclass

@@ -6,7 +6,6 @@ caller is, is data: its `Rules`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -177,8 +176,9 @@ class Target(NamedTuple):
         return tuple([Difference(_written(path), self._expected(key), "nothing") for key, path in left])
 
     def _expected(self, key: Any) -> str:
-        is_plain = self.leaf_defs[key] is None and self.values is not None
-        return _text_of(self.values[key]) if is_plain else kind_text(self.leaf_defs[key])
+        if self.values is None or self.leaf_defs[key] is not None:
+            return kind_text(self.leaf_defs[key])
+        return _text_of(self.values[key])
 
 
 def compare(target: Target, given: Sequence[tuple[Pairing, Any]], rules: Rules) -> Fit:
@@ -325,20 +325,6 @@ def _is_key(leaf: Any) -> bool:
 def _shape_of(leaf: Any) -> tuple[int, ...] | None:
     """The shape of an array or number; None for other values."""
     return () if isinstance(leaf, (int, float, complex)) else getattr(leaf, "shape", None)
-
-
-# --- paths as texts ---------------------------------------------------------------
-
-_INDEX = re.compile(r"""\[(["']?)(.+?)\1\]""")
-
-
-def dotted(text: str) -> str:
-    """A path with dots only, as files name it, from one that is written as in code.
-
-    >>> dotted("blocks[0].kernel"), dotted("blocks.0.kernel")
-    ('blocks.0.kernel', 'blocks.0.kernel')
-    """
-    return _INDEX.sub(r".\2", text).removeprefix(".")
 
 
 def _written(path: Path | str) -> str:

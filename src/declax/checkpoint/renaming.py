@@ -12,12 +12,11 @@ from itertools import chain, takewhile, zip_longest
 from typing import Any
 
 from declax._fields.class_info import info_of
-from declax._graph.fit import dotted
 from declax._module.module import Module
 from declax.checkpoint.items import Item, text_of
 from declax.checkpoint.matching import Stored
 from declax.checkpoint.upgrading import nodes_of
-from declax.errors import CheckpointError, describe, suggest, written_path
+from declax.errors import CheckpointError, describe, dotted, suggest, written_path
 
 Renames = dict[str, str]
 """The new texts of leaves by those in the checkpoint."""

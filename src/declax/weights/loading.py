@@ -209,12 +209,13 @@ class _Plan:
         sharding = getattr(leaf, "sharding", None)
         is_free = isinstance(leaf, jax.Array) and not leaf.committed
         if sharding is None or is_free:
-            made = jax.device_put(_read(parts, whole(shape), dtype))
+            made: jax.Array = jax.device_put(_read(parts, whole(shape), dtype))
         else:
             made = jax.make_array_from_callback(
                 shape, sharding, lambda index: _read(parts, _bounds(index, shape), dtype)
             )
-        return made.block_until_ready()  # before the next parameter is in the memory of the host
+        made.block_until_ready()  # before the next parameter is in the memory of the host
+        return made
 
 
 def _like(shape: Shape, dtype: Any) -> jax.ShapeDtypeStruct:

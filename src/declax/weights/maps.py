@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from declax._graph.fit import dotted
-from declax.errors import WeightsError, describe
+from declax.errors import WeightsError, describe, dotted
 from declax.weights.layouts import Concatenate, Destination, Layout, join, paths_of, take, tensor_shape
 from declax.weights.parts import Array, Joined, Part, Shape
 
