@@ -189,15 +189,19 @@ def compare(target: Target, given: Sequence[tuple[Pairing, Any]], rules: Rules) 
     for number, (pairing, values) in enumerate(given):
         mismatches += pairing.mismatches.values()
         known |= pairing.mismatches.keys()
+        found: dict[Any, tuple[int, Any]] = {}
         for index, key in pairing.pairs.items():
-            found = misfit(target.values[key], values[index], rules) if rules.values else None
-            if found is None and rules.once and key in sources:
-                found = "one value", "a second one in another State"
-            if found is not None:
-                mismatches.append(Difference(_written(target.paths[key]), *found))
+            wrong = misfit(target.values[key], values[index], rules) if rules.values else None
+            if wrong is None:
+                found[key] = number, index
+            else:
+                mismatches.append(Difference(_written(target.paths[key]), *wrong))
                 known.add(key)
-                continue
-            sources[key] = number, index
+        twice = [key for key in found if key in sources] if rules.once else []
+        mismatches += [
+            Difference(_written(target.paths[key]), "one value", "a second one in another State") for key in twice
+        ]
+        sources |= found
     missing = () if rules.missing == "stays" else target.missing(known | sources.keys())
     return Fit(
         tuple(mismatches),
