@@ -244,6 +244,7 @@ def test_copies_that_the_call_makes_are_of_the_modules_own_class():
 
 
 def test_the_module_during_the_call():
+    net = Net()
     methods = dict(vars(Net))
 
     def look(model, x):
@@ -254,7 +255,6 @@ def test_the_module_during_the_call():
         assert (model.a.__captures__.h.value[0] == X).all()
         assert dx.state(model)["a"]["__captures__"].value is model.a.__captures__
 
-    net = Net()
     capture(look, method_outputs=dx.Intermediate)(net, X)
     assert not hasattr(net.a, "__captures__")
     assert dict(vars(Net)) == methods
