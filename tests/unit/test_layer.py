@@ -755,6 +755,31 @@ def test_signatures_show_rngs_last():
     assert list(inspect.signature(dx.Dropout).parameters)[-1] == "rngs"
 
 
+class Fixed(dx.Layer):
+    def __init__(self) -> None:
+        self.scale = dx.Param(jnp.ones(2))
+
+
+def test_an_own_init_without_parameters(tmp_path):
+    @dx.dataclass
+    class Decorated(dx.Layer):
+        def __init__(self) -> None:
+            self.scale = dx.Param(jnp.ones(2))
+
+    class Three(Gated):
+        def __init__(self) -> None:
+            super().__init__(3, rngs=dx.Rngs(0))
+
+    for cls in (Fixed, Decorated, Three):
+        assert not inspect.signature(cls).parameters
+    for cls in (Fixed, Decorated):
+        assert dx.spec_of(cls()) == dx.spec(cls)
+    with pytest.raises(errors.ConfigError, match="this class has an __init__ with other arguments"):
+        dx.spec_of(Three())
+    dx.save(tmp_path / "model", {"model": Fixed()})
+    assert_equal(dx.load(tmp_path / "model", extra=[Fixed])["model"], Fixed())
+
+
 def test_replace_of_a_subclass_with_its_own_init():
     class Double(Gated):
         def __init__(self, dim: int, *, rngs: dx.Rngs) -> None:

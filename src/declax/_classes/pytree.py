@@ -159,7 +159,7 @@ class PytreeMeta(_ProtocolMeta):
             if isinstance(field.default_factory, DtypeDefault) and name in parameters:  # a dtype without a policy
                 parameters[name] = parameters[name].replace(default=field.default_factory.usual)
         ordered = list(parameters.values())
-        if cls._pytree__implies_rngs and ordered[-1].name != RNGS:
+        if cls._pytree__implies_rngs and RNGS in parameters and ordered[-1].name != RNGS:
             ordered.sort(key=lambda p: (p.kind, p.name == RNGS))  # a field of the base, and shown last
         return signature.replace(parameters=ordered)
 
