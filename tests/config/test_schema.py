@@ -261,6 +261,29 @@ def test_base_classes_are_no_kinds():
             dx.spec_from_config(Model, {"part": 1, "layer": None, "cell": {"kind": "GRUCell"}} | data)
 
 
+class Blank(dx.Layer):
+    pass
+
+
+@pytest.mark.parametrize("base", [dx.Module, dx.Layer])
+def test_a_part_of_a_base_class_without_kinds(base):
+    @dx.dataclass
+    class Model(dx.Layer):
+        part: base = dx.field()
+
+    with pytest.raises(dx.errors.ConfigError, match="Blank could not be read back") as caught:
+        dx.to_config(Model(Blank()))
+    assert caught.value.fix.startswith("extra=[Blank]")
+    with pytest.raises(dx.errors.ConfigError, match=r"a registered class, or one of extra=\[...\]"):
+        dx.spec_from_config(Model, {"part": {"kind": "Blank"}})
+    with pytest.raises(dx.errors.ConfigError, match=f"a table of a {base.__name__}|a table of a dx.{base.__name__}"):
+        dx.spec_from_config(Model, {"part": 3})
+    assert "array" not in json.dumps(dx.json_schema(Model))
+    data = {"kind": "Model", "part": {"kind": "Blank"}}
+    assert dx.to_config(Model(Blank()), extra=[Blank]) == data
+    assert dx.from_config(Model, data, extra=[Blank]).part.__class__ is Blank
+
+
 def test_a_configuration_names_a_cell():
     data = {"cell": {"kind": "GRUCell", "in_features": 2, "hidden_features": 3}}
     spec = dx.spec_from_config(dx.RNN, data)

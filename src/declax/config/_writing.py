@@ -151,7 +151,7 @@ class DataWriter:
             raise ConfigError(
                 f"{self.root}.{path_text(path)}",
                 f"{target_name(target)} could not be read back: it is not one of the choices here",
-                expected=", ".join(list(tables[0])[:40]),
+                expected=", ".join(list(tables[0])[:40]) or choices[0].noun,
                 got=target_name(target),
                 fix=f"extra=[{target_name(target)}], or dx.register_kind(base, {target_name(target)}) with the class "
                 "of the annotation as base",

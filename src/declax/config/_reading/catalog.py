@@ -14,6 +14,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from declax._classes.pytree import Pytree
 from declax._fields.annotations import AnnotationScope, annotation_text, is_data_class
 from declax._fields.meanings import (
     AliasType,
@@ -235,7 +236,10 @@ class Catalog:
         if _is_function(member):  # a part only by its default; registered functions are named, not called
             kinds = choices_of(base, self.extra).items() if declared else ()
             return {**declared, **{tag: kind for tag, kind in kinds if implementations(base, [kind])}} or None
-        return {**declared, **choices_of(base, self.extra)} or None if _is_part(member) else None
+        if not _is_part(member):
+            return None
+        found = {**declared, **choices_of(base, self.extra)}
+        return found if found or issubclass(base, Pytree) else None  # an abstract layer has no kinds yet
 
     def _one(self, member: Meaning, default: object) -> Reader:
         """The reader of a member of an annotation that is not a part."""

@@ -89,7 +89,7 @@ class ChoiceReader(Reader):
         self.only: str | None = next(iter(choices)) if len(choices) == 1 else None
         self.declared = declared
         self._names = list(choices) if choices or declared is None else [target_name(declared)]
-        self.expected: str = f"a table of {one_of(self._names) if len(self._names) <= 8 else noun}"
+        self.expected: str = f"a table of {one_of(self._names) if 0 < len(self._names) <= 8 else noun}"
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if not isinstance(value, Mapping):
@@ -138,7 +138,7 @@ class ChoiceReader(Reader):
         return SpecData.public(cls, {name: getattr(value, name) for name in parameters_of(cls).by_name})
 
     def schema(self, schemas: Schemas) -> Schema:
-        noun = " or ".join(self._names) if len(self._names) <= 4 else self.noun.partition(" ")[2]
+        noun = " or ".join(self._names) if 0 < len(self._names) <= 4 else self.noun.partition(" ")[2]
         return schemas.shared(self, f"{noun} or reference")
 
     def definition(self, schemas: Schemas) -> Schema:
@@ -461,6 +461,8 @@ def choices_at(reader: Reader | None) -> list[ChoiceReader]:
 
 def one_of(choices: Iterable[str]) -> str:
     names = list(choices)
+    if not names:
+        return "a registered class, or one of extra=[...]"
     if len(names) > 40:
         names = [*names[:40], "..."]
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
