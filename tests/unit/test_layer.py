@@ -529,10 +529,33 @@ def test_a_class_that_was_never_decorated_with_a_call_that_needs_keys():
 
 def test_a_part_without_keys_in_an_undecorated_subclass_of_a_declared_class():
     class Sub(Block):
-        extra = dx.Dropout(0.5)
+        extra = dx.Dropout(0.5, deterministic=True)
+        rates = {"low": dx.Dropout(0.1)}
+        other: ClassVar = dx.Dropout(0.5)
 
-    with pytest.raises(errors.FieldError, match=r"Sub\.extra: the declarations of a class require the decorator"):
-        Sub(3, rngs=dx.Rngs(0))
+    model = Sub(3, rngs=dx.Rngs(0))
+    assert model.extra is Sub.extra is Sub(2, rngs=dx.Rngs(1)).extra
+    assert (Sub.extra.rate, Sub.rates["low"].rate, Sub.other.rate) == (0.5, 0.1, 0.5)
+    assert_equal(model, Block(3, rngs=dx.Rngs(0)))
+
+    class Open(Block):
+        soft = dx.Dropout(0.5)
+
+        def __init__(self) -> None:
+            super().__init__(3, rngs=dx.Rngs(0))
+
+    assert Open().soft is Open.soft
+
+    class Hiding(Block):
+        drop = dx.Dropout(0.5)
+
+    class Drawing(Block):
+        extra = dx.Linear(2, 2)
+
+    for cls, name in ((Hiding, "drop"), (Drawing, "extra")):
+        where = rf"{cls.__name__}\.{name}: the declarations of a class require the decorator"
+        with pytest.raises(errors.FieldError, match=where):
+            cls(3, rngs=dx.Rngs(0))
 
 
 # --- subclasses, generic classes, several bases -----------------------------------------------------

@@ -217,8 +217,7 @@ def take_marks(info: ClassInfo) -> str | None:
         return None
     if "__dataclass_fields__" in cls.__dict__:
         return next((name for name, value in body.bound.items() if not isinstance(value, Declaration)), None)
-    if not any(own_info(base).is_declared and not base.__module__.startswith("declax.") for base in cls.__mro__):
-        make_shared_calls(cls, body, list(body.bound))
+    make_shared_calls(cls, body, [name for name in body.bound if name not in info.maker.expressions])
     if not body.bound:
         info.body = None
         return None
