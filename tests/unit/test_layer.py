@@ -797,7 +797,7 @@ def test_an_own_init_without_parameters(tmp_path):
         assert not inspect.signature(cls).parameters
     for cls in (Fixed, Decorated):
         assert dx.spec_of(cls()) == dx.spec(cls)
-    with pytest.raises(errors.ConfigError, match="this class has an __init__ with other arguments"):
+    with pytest.raises(errors.ConfigError, match="this class has its own __init__, which may change them"):
         dx.spec_of(Three())
     dx.save(tmp_path / "model", {"model": Fixed()})
     assert_equal(dx.load(tmp_path / "model", extra=[Fixed])["model"], Fixed())
@@ -810,12 +810,24 @@ def test_replace_of_a_subclass_with_its_own_init():
 
     model = Double(3, rngs=dx.Rngs(0))
     assert model.dim == 6
-    with pytest.raises(errors.FieldError, match="this class has an __init__ with other arguments"):
+    with pytest.raises(errors.FieldError, match="this class has its own __init__, which may change them"):
         dx.replace(model, rngs=dx.Rngs(0))
     for described in (model, dx.Sequential(model)):
-        with pytest.raises(errors.ConfigError, match="this class has an __init__ with other arguments") as caught:
+        with pytest.raises(errors.ConfigError, match="this class has its own __init__, which may change them") as caught:
             dx.spec_of(described)
         assert caught.value.fix.startswith("dx.spec(Double, ...)")
+        assert "def __post_init__(self)" in caught.value.fix
+
+
+def test_a_subclass_with_its_own_init_and_the_same_arguments():
+    class Same(Gated):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    model = Same(3, rngs=dx.Rngs(0))
+    for read in (dx.spec_of, dx.to_config, functools.partial(dx.replace, rngs=dx.Rngs(0))):
+        with pytest.raises(errors.DeclaxError, match="this class has its own __init__, which may change them"):
+            read(model)
 
 
 def test_a_spec_of_a_layer_with_its_own_init():

@@ -68,11 +68,14 @@ def record_of(obj: Any) -> Record | None:
 
 
 def refuse_own_init(cls: type, operation: str, error: type[DeclaxError], where: str, fix: str) -> None:
-    """Raises for a subclass of a dataclass whose `__init__` takes other arguments than the fields."""
+    """Raises for a subclass of a dataclass with its own `__init__`: what it does with its arguments is unknown."""
     owner = next(base for base in cls.__mro__ if "__init__" in base.__dict__)
     if "__dataclass_fields__" not in owner.__dict__:
-        problem = f"{operation} gives the constructor the fields, and this class has an __init__ with other arguments"
-        raise error(where, problem, fix=fix.format(type_name(cls)))
+        problem = (
+            f"{operation} gives the constructor the fields, and this class has its own __init__, which may change them"
+        )
+        instead = "\ndef __post_init__(self): ...        # in place of __init__, with @dx.dataclass above the class"
+        raise error(where, problem, fix=fix.format(type_name(cls)) + instead)
 
 
 def _is_as_made(node: Any) -> bool:
