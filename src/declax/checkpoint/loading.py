@@ -21,7 +21,7 @@ from declax._sharding.declared import Shardings
 from declax._variables.placement import AxisRules
 from declax.checkpoint.items import SCALARS, Item, filled, is_key, state_with, text_of, without_target
 from declax.checkpoint.manifest import ItemRecord, Manifest, filled_tree, texts_of
-from declax.checkpoint.matching import Stored, joined, match
+from declax.checkpoint.matching import Stored, match
 from declax.checkpoint.progress import Progress
 from declax.checkpoint.rebuilding import Placing, Rebuilt, rebuilt
 from declax.checkpoint.renaming import (
@@ -288,19 +288,14 @@ def _matched(
     versions: Mapping[str, int],
 ) -> tuple[list[Stored], Fit]:
     """The stored leaves for each target, and the report; raises where a strict report has problems."""
-    found: list[Stored] = []
-    fits: list[Fit] = []
     for item in targets:
         record = manifest.items.get(item.name, ItemRecord())
         if item.is_json != record.is_value and (item.leaves or record.leaves):
             kinds = ("plain data", "arrays") if record.is_value else ("arrays", "plain data")
             problem = f"the item {item.name!r} is {kinds[0]} in the checkpoint, and {kinds[1]} in the target"
             raise CheckpointError(folder, problem)
-        leaves = upgraded_leaves(folder, item, stored[item.name], versions)
-        fit = match(item, leaves, None if only is None else _chosen(item, only), former)
-        found.append({text: leaves[text] for text in fit.sources})
-        fits.append(fit)
-    fit = joined(fits)
+    leaves = [upgraded_leaves(folder, item, stored[item.name], versions) for item in targets]
+    fit = match(targets, leaves, None if only is None else lambda item: _chosen(item, only), former)
     if only is not None and not fit.paths:
         fix = f"only=dx.PathContains({only!r})        # a text is a tag" if isinstance(only, str) else None
         raise CheckpointError(folder, "only: the filter selects no leaf of the target", got=repr(only), fix=fix)
@@ -308,7 +303,7 @@ def _matched(
         fix = "dx.load(path, into=..., strict=False)        # takes what fits, and reports the rest"
         problem = f"the checkpoint does not fit at {fit.count}"
         raise CheckpointError(folder, problem, got=fit.listed, fix=fix if strict else None)
-    return found, fit
+    return [{text: leaf for text, leaf in found.items() if text in fit.sources} for found in leaves], fit
 
 
 def _chosen(item: Item, only: Filter) -> frozenset[str]:

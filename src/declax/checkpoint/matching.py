@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from declax._graph.fit import STORED, Difference, Fit, Pairing, Target, compare, kind_text
+from declax._typing import Path
 from declax.checkpoint.items import Item, Leaf
 from declax.checkpoint.manifest import LeafRecord
 from declax.errors import suggest, type_name, with_article, written_path
@@ -32,40 +32,35 @@ Stored = dict[str, StoredLeaf]
 """The leaves of an item by the text of their path."""
 
 
-def match(item: Item, stored: Stored, chosen: frozenset[str] | None, former: Mapping[str, str]) -> Fit:
-    """How the stored leaves fit those of a target, by their texts.
+def match(
+    items: Sequence[Item],
+    stored: Sequence[Stored],
+    chosen: Callable[[Item], Container[str]] | None,
+    former: Mapping[str, str],
+) -> Fit:
+    """How the stored leaves fit those of targets, by their texts.
 
     Args:
-      item: the target.
-      stored: the leaves of the checkpoint for it.
-      chosen: the texts of the leaves that are wanted; None for all.
+      items: the targets.
+      stored: the leaves of the checkpoint for each.
+      chosen: the texts of the leaves of a target that are wanted; None for all.
       former: the paths in the checkpoint of leaves that have another text now.
     """
-    leaves = {text: leaf for text, leaf in item.leaves.items() if chosen is None or text in chosen}
-    paths = {text: (item.name, *leaf.path) for text, leaf in leaves.items()}
+    leaves: dict[str, Leaf] = {}
+    paths: dict[str, Path] = {}
+    given: list[tuple[Pairing, Any]] = []
+    for item, found in zip(items, stored, strict=True):
+        wanted = None if chosen is None else chosen(item)
+        own = {text: leaf for text, leaf in item.leaves.items() if wanted is None or text in wanted}
+        leaves |= own
+        paths |= {text: (item.name, *leaf.path) for text, leaf in own.items()}
+        contents = {text: leaf.content for text, leaf in found.items()}
+        given.append((_pairing(item, own, found, is_part=wanted is not None), contents))
     values = {text: leaf.value for text, leaf in leaves.items()}
     target = Target(paths, values, {text: leaf.leaf_def for text, leaf in leaves.items()})
-    contents = {text: leaf.content for text, leaf in stored.items()}
-    fit = compare(target, [(_pairing(item, leaves, stored, is_part=chosen is not None), contents)], STORED)
+    fit = compare(target, given, STORED)
     renamed = [(former[text], written_path(paths[text])) for text in fit.sources if text in former]
     return replace(fit, renamed=tuple(renamed))
-
-
-def joined(fits: Sequence[Fit]) -> Fit:
-    """One report for several items."""
-
-    def every(name: str) -> tuple[Any, ...]:
-        return tuple(itertools.chain.from_iterable(getattr(fit, name) for fit in fits))
-
-    return Fit(
-        every("mismatches"),
-        every("missing"),
-        every("unexpected"),
-        every("renamed"),
-        is_foreign=any(fit.is_foreign for fit in fits),
-        sources=dict(itertools.chain.from_iterable(fit.sources.items() for fit in fits)),
-        paths=dict(itertools.chain.from_iterable(cast("Any", fit.paths).items() for fit in fits)),
-    )
 
 
 def _pairing(item: Item, leaves: Mapping[str, Leaf], stored: Stored, *, is_part: bool) -> Pairing:
