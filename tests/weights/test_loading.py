@@ -575,6 +575,20 @@ def test_numbers_and_bare_arrays_are_weights(tmp_path):
     assert model.table.tolist() == [0.0, 1.0, 2.0]
 
 
+def test_arrays_of_numpy_stay_as_they_are(tmp_path):
+    model = dx.Module()
+    model.table, model.scale = dx.Param(np.full(3, 0.1)), dx.Param(jnp.ones(2))
+    dx.save_weights(model, tmp_path / "m.safetensors")
+    model.table.value, model.scale.value = np.zeros(3), jnp.zeros(2)
+    dx.load_weights(model, tmp_path / "m.safetensors")
+    assert isinstance(model.table.value, np.ndarray)
+    assert model.table.value.dtype == np.float64
+    assert model.table.value.tolist() == [0.1] * 3
+    half = written(tmp_path, {"table": np.zeros(3, np.float32), "scale": np.zeros(2, np.float32)}, "half.safetensors")
+    with pytest.raises(WeightsError, match="table: expected dtype float64, got dtype float32"):
+        dx.load_weights(model, half)
+
+
 def test_the_index_is_not_trusted(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../a.safetensors"}}))
     with pytest.raises(CheckpointError, match="outside of its folder"):

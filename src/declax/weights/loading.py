@@ -193,8 +193,8 @@ class _Plan:
         unfilled = {parameters.by_name[name].path for name in parameters.missing(self._transfers)}
         return {path: self._value(path, leaf) for path, leaf in parameters.leaves.items() if path not in unfilled}
 
-    def _value(self, path: Path, leaf: Any) -> jax.Array:
-        """An array where the old value is; shapes without a sharding go to the default device."""
+    def _value(self, path: Path, leaf: Any) -> Any:
+        """An array where the old value is, or of numpy as it is; shapes without a sharding go to the default device."""
         known = self._parameters.by_name
         name = name_of(path)
         shape, dtype = known[name].shape, known[name].dtype
@@ -206,6 +206,8 @@ class _Plan:
             )
             for part in ([name] if name in self._transfers else self._parameters.layers[path])
         }
+        if isinstance(leaf, np.ndarray):
+            return _read(parts, whole(shape), dtype)
         sharding = getattr(leaf, "sharding", None)
         is_free = isinstance(leaf, jax.Array) and not leaf.committed
         if sharding is None or is_free:
@@ -218,7 +220,10 @@ class _Plan:
         return made
 
 
-def _like(shape: Shape, dtype: Any) -> jax.ShapeDtypeStruct:
+def _like(shape: Shape, dtype: Any) -> Any:
+    """What stands for an array: of numpy in a dtype that JAX lacks, such as float64 without 64-bit numbers."""
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        return np.broadcast_to(np.zeros((), dtype), shape)
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # of JAX
 
 
