@@ -185,9 +185,9 @@ def test_a_call_without_a_name_that_is_shared_too_far(line):
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
-        ("z = jnp.zeros((dim,))", "dx.defer(jnp.zeros)(dim)"),
-        ("z = np.zeros((dim, 3))", "dx.defer(np.zeros)(dim)"),
-        ("z = np.array([dim])", "dx.defer(np.array)(dim)"),
+        ("z = jnp.zeros((dim,))", "dx.defer(jnp.zeros)(...)"),
+        ("z = np.zeros((dim, 3))", "dx.defer(np.zeros)(...)"),
+        ("z = np.array([dim])", "dx.defer(np.array)(...)"),
         ("z = np.array(dim, int)", "dx.defer(np.array)(..., dim)"),
         ("z = table[dim]", "dx.defer(int)(dim)"),
         ("z = math.sqrt(dim)", "dim ** 0.5        # in place of math.sqrt(dim)"),
@@ -551,7 +551,7 @@ def test_objects_that_instances_would_share(line):
         ),
         (
             "w = dx.Param(2 * dim)",
-            "w: dx.Param[jax.Array] = dx.variable((2 * dim,), initializer=dx.initializers.zeros)",
+            "w: dx.Param[jax.Array] = dx.variable((...), initializer=...)",
         ),
         (
             "w = dx.Param(jnp.zeros(dim))",
@@ -567,8 +567,19 @@ def test_objects_that_instances_would_share(line):
         ),
         (
             "w = dx.Param(jax.random.normal(jax.random.key(0), (dim,)))",
-            "w: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.normal(0.02))",
+            "w: dx.Param[jax.Array] = dx.variable((...), initializer=dx.initializers.normal(0.02))",
         ),
+        (
+            "w = dx.Param(jnp.zeros((3, dim)))",
+            "w: dx.Param[jax.Array] = dx.variable((...), initializer=dx.initializers.zeros)",
+        ),
+        (
+            "w = dx.Param(jnp.full((3,), 2.0))",
+            "w: dx.Param[jax.Array] = dx.variable((3,), initializer=dx.initializers.constant(2.0))",
+        ),
+        ("w = dx.Param(jnp.arange(3.0))", "w: dx.Param[jax.Array] = dx.variable((3,), initializer=...)"),
+        ("w = dx.Param(jnp.eye(dim))", "w: dx.Param[jax.Array] = dx.variable((...), initializer=...)"),
+        ("w = dx.Param(jnp.zeros(dim) + dim)", "w: dx.Param[jax.Array] = dx.variable((...), initializer=...)"),
     ],
 )
 def test_a_variable_in_the_class_body(line, fix):
@@ -576,6 +587,35 @@ def test_a_variable_in_the_class_body(line, fix):
     assert error.where.startswith("Model")
     assert error.fix.startswith(fix.replace("TERM", "dim"))
     assert "\n" not in error.fix
+
+
+@pytest.mark.parametrize(
+    ("array", "shape", "initializer"),
+    [
+        ("jnp.zeros((3, dim))", "(3, dim)", "dx.initializers.zeros"),
+        ("jnp.zeros(\n    (\n        3, dim))", "(3, dim)", "dx.initializers.zeros"),
+        ("jnp.zeros(shape=[dim, dim], dtype=jnp.bfloat16)", "(dim, dim)", "dx.initializers.zeros"),
+        ("jnp.ones(dim)", "(dim,)", "dx.initializers.ones"),
+        ("jnp.ones((dim, 4)) * 0.1", "(dim, 4)", "..."),
+        ("0.1 * jnp.ones((dim, 4))", "(dim, 4)", "..."),
+        ("jnp.full((dim,), 2.0)", "(dim,)", "dx.initializers.constant(2.0)"),
+        ("jnp.full((3, dim), dim)", "(3, dim)", "..."),
+        ("jax.random.normal(jax.random.key(0), (3, dim))", "(3, dim)", "dx.initializers.normal(0.02)"),
+        ("jax.nn.initializers.ones(jax.random.key(0), (3, dim))", "(3, dim)", "dx.initializers.ones"),
+        ("jnp.arange(dim)", "(dim,)", "..."),
+        ("jnp.arange(1, dim)", "(...)", "..."),
+        ("jnp.zeros((3, dim)).T", "(...)", "..."),
+        ("jnp.broadcast_to(0.0, (3, dim))", "(...)", "..."),
+        ("jnp.eye(dim)", "(...)", "..."),
+    ],
+)
+def test_the_shape_of_a_variable_in_a_class_body_with_source(tmp_path, array, shape, initializer):
+    source = f"@dx.dataclass\nclass Model(dx.Layer):\n    dim: int = dx.field()\n    w = dx.Param({array})\n"
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    with pytest.raises(errors.ExpressionError) as caught:
+        exec(compile(source, str(path), "exec"), {"dx": dx, "jax": jax, "jnp": jnp, "__name__": __name__})
+    assert caught.value.fix == f"w: dx.Param[jax.Array] = dx.variable({shape}, initializer={initializer})"
 
 
 def test_class_variables_hold_objects():

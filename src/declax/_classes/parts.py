@@ -6,6 +6,10 @@ import dataclasses
 import functools
 from typing import Any, Final, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
 from declax._fields.call import Call, Term, call_of, chosen, results_of, target_of, walk
@@ -13,7 +17,6 @@ from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
 from declax._fields.refusals import variable_line
-from declax._fields.sources import text_of
 from declax._fields.specifiers import PartRecipe, Recipe, SubmoduleRecipe, specifier_of
 from declax._tree.statuses import data_within
 from declax._variables.variable import Variable
@@ -93,9 +96,20 @@ def fix_of_shared(name: str, value: object) -> str:
     if not isinstance(value, Variable):
         return FIX_OF_SHARED
     array = value.raw_value
-    is_array = not isinstance(array, Expression) and hasattr(array, "shape")
-    shape = str(tuple(array.shape)) if is_array else f"({text_of.argument(array)},)"
-    return variable_line(name, type(value), shape, "zeros")
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, (int, float, np.ndarray, jax.Array)):
+        return variable_line(name, type(value), None, None)
+    return variable_line(name, type(value), str(np.shape(array)), _initializer_of(array))
+
+
+def _initializer_of(array: Any) -> str | None:
+    """The initializer that gives the equal numbers of an array; None for other arrays."""
+    if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
+        return None
+    values = np.unique(np.asarray(array, dtype=np.float64))
+    if len(values) != 1 or not np.isfinite(values[0]):
+        return None
+    number = float(f"{values[0]:.6g}")
+    return {0.0: "zeros", 1.0: "ones"}.get(number, f"constant({number})")
 
 
 MAY_BE_SHARED: Final = (Pytree, Variable, list, tuple, dict, functools.partial)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import inspect
+import itertools
 import linecache
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
@@ -19,6 +21,8 @@ _READS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LO
 """How code reads a name."""
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
 _CALLS: Final = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+_SCALES: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT", "BINARY_OP", "UNARY_NEGATIVE"})
+"""The instructions of arithmetic with numbers."""
 
 
 _SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
@@ -132,12 +136,16 @@ class Call(NamedTuple):
       function: the function; None if it is not known.
       arguments: their source with the brackets; without a source file, ``TERM`` stands for the field among them.
       is_running: whether the function runs, and not only its arguments.
+      is_scaled: whether its result is an operand of arithmetic with numbers, and that a last argument.
+      is_passed_on: whether its result is the last argument of the call around it.
     """
 
     text: str
     function: Any
     arguments: str
     is_running: bool
+    is_scaled: bool
+    is_passed_on: bool
 
 
 def calls_around(frame: FrameType) -> list[Call]:
@@ -217,8 +225,14 @@ def _call(
             end = place[1]
     if not names:
         return None
-    arguments = _source(frame.f_code, end, span[1]) or ("(TERM)" if made.argval == 1 else "(..., TERM)")
-    return Call(".".join(names), _resolved(frame, names), arguments, is_running)
+    arguments = _source(frame.f_code, end, span[1])
+    if arguments is None:
+        builds = any(i.opname.startswith("BUILD_") and _is_around(span, _span(i)) for i in instructions)
+        arguments = "(...)" if builds else "(TERM)" if made.argval == 1 else "(..., TERM)"
+    after = itertools.takewhile(lambda i: i.opname not in _CALLS, (i for i in instructions if i.offset > made.offset))
+    following = {found.opname for found in after} - {"PRECALL"}
+    is_scaled = bool(following) and following <= _SCALES
+    return Call(".".join(names), _resolved(frame, names), arguments, is_running, is_scaled, not following)
 
 
 def _resolved(frame: FrameType, names: list[str]) -> Any:
@@ -231,17 +245,57 @@ def _resolved(frame: FrameType, names: list[str]) -> Any:
 
 
 def _source(code: CodeType, start: tuple[int, int], end: tuple[int, int]) -> str | None:
-    """The source between two places of one line."""
-    line = linecache.getline(code.co_filename, start[0]).encode()
-    return line[start[1] : end[1]].decode() or None if start[0] == end[0] else None
+    """The source between two places, on one line; None if there is no source, or it has comments."""
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(start[0], end[0] + 1)]
+    lines[-1] = lines[-1][: end[1]]
+    lines[0] = lines[0][start[1] :]
+    text = b"".join(lines).decode()
+    if len(lines) == 1:
+        return text or None
+    return " ".join(text.split()) if text and "#" not in text else None
 
 
-def argument_with(call: Call, name: str) -> str:
-    """The source of the argument of a call that reads a field, or else ``TERM``."""
-    try:
+_SHAPES: Final = {"zeros": 0, "ones": 0, "empty": 0, "full": 0, "arange": 0, "normal": 1, "uniform": 1}
+"""The position of the shape among the arguments of functions of arrays."""
+
+
+def shape_made(call: Call) -> str | None:
+    """The source of the shape of the array that a call makes for a Variable around it, if the call tells."""
+    name = call.text.rpartition(".")[2]
+    is_initializer = "initializers" in getattr(call.function, "__module__", "")
+    given = _argument(call, 1 if is_initializer else _SHAPES.get(name), "shape")
+    if given is None or not (call.is_scaled or call.is_passed_on):
+        return None
+    sizes = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
+    is_known = not any(isinstance(size, ast.Starred) or ast.unparse(size) == "..." for size in sizes)
+    return ast.unparse(ast.Tuple(sizes)) if is_known and (name != "arange" or len(_parsed(call).args) == 1) else None
+
+
+def initializer_made(call: Call) -> str | None:
+    """The initializer of declax for the array that a call makes for a Variable around it, if the call tells."""
+    name = call.text.rpartition(".")[2]
+    if not call.is_passed_on:
+        return None
+    if name == "full":
+        value = _argument(call, 1, "fill_value")
+        is_number = value is not None and not any(isinstance(node, ast.Name) for node in ast.walk(value))
+        return f"constant({ast.unparse(value)})" if value is not None and is_number else None
+    return {"zeros": "zeros", "ones": "ones", "empty": "zeros", "normal": "normal(0.02)"}.get(name)
+
+
+def _argument(call: Call, position: int | None, name: str) -> ast.expr | None:
+    """The argument of a call at a position, or of a name."""
+    made = _parsed(call)
+    if position is None or any(isinstance(arg, ast.Starred) for arg in made.args):
+        return None
+    if position < len(made.args):
+        return made.args[position]
+    return next((keyword.value for keyword in made.keywords if keyword.arg == name), None)
+
+
+def _parsed(call: Call) -> ast.Call:
+    with contextlib.suppress(SyntaxError):
         made = ast.parse(f"f{call.arguments}", mode="eval").body
-    except SyntaxError:
-        return "TERM"
-    args = made.args if isinstance(made, ast.Call) else []
-    reads = ({node.id for node in ast.walk(arg) if isinstance(node, ast.Name)} for arg in args)
-    return next((ast.unparse(arg) for arg, names in zip(args, reads, strict=True) if name in names), "TERM")
+        if isinstance(made, ast.Call):
+            return made
+    return ast.Call(ast.Name("f"), [], [])

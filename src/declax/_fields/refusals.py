@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from declax._fields.body_code import Call, argument_with, calls_around, target_of
+from declax._fields.body_code import Call, calls_around, initializer_made, shape_made, target_of
 from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.sources import class_text, text_of
@@ -39,7 +39,7 @@ def refuse_function(term: Term, operation: str, fix: str) -> NoReturn:
     variable = next((call for call in calls if hasattr(call.function, "raw_value")), None)
     if frame is not None and variable is not None:
         fix = variable_line(
-            target_of(frame) or "w", variable.function, _shape(calls[0], _field_in(term)), calls[0].text
+            target_of(frame) or "w", variable.function, shape_made(calls[0]), initializer_made(calls[0])
         )
     elif calls and calls[0].is_running:
         fix = _fix_of_call(calls[0])
@@ -49,11 +49,6 @@ def refuse_function(term: Term, operation: str, fix: str) -> NoReturn:
 def _field_in(term: Term) -> Term:
     """The first field or term in a term, as `dim` in ``dim > 3``."""
     return next((operand for operand in operands_of(term) if isinstance(operand, Term)), term)
-
-
-def _shape(call: Call, field: Term) -> str:
-    given = argument_with(call, text_of(field))
-    return given if given.startswith("(") else f"({given},)"
 
 
 _FIXES: Final = {
@@ -68,12 +63,14 @@ def _fix_of_call(call: Call) -> str:
     return f"dx.defer({call.text}){call.arguments}" if shorter is None else shorter.format(call.text)
 
 
-def variable_line(name: str, kind: type, shape: str, made_by: str) -> str:
-    """The line that declares a Variable, in place of one that the class body makes of an array."""
-    function = made_by.rpartition(".")[2]
-    initializer = {"zeros": "zeros", "ones": "ones", "empty": "zeros"}.get(function, "normal(0.02)")
+def variable_line(name: str, kind: type, shape: str | None, initializer: str | None) -> str:
+    """The line that declares a Variable, in place of one that the class body makes of an array.
+
+    Dots stand for a shape or an initializer that is not known.
+    """
     annotation = f"{class_text(kind)}[jax.Array]"
-    return f"{name}: {annotation} = dx.variable({shape}, initializer=dx.initializers.{initializer})"
+    made_by = "..." if initializer is None else f"dx.initializers.{initializer}"
+    return f"{name}: {annotation} = dx.variable({shape or '(...)'}, initializer={made_by})"
 
 
 def class_body() -> FrameType | None:
