@@ -1189,3 +1189,27 @@ def test_a_layer_made_in_post_init():
     with pytest.raises(errors.MissingRngsError) as caught:
         Passing(3)
     assert caught.value.fix == "dx.Linear(3, 2, rngs=dx.Rngs(0))"
+
+
+def test_fields_that_decide_by_computed_sizes_flags_and_tables():
+    @dx.dataclass
+    class Computed(dx.Layer):
+        dim: int = dx.field()
+        ratio: float = dx.field(default=2.0)
+        scale: float = dx.field(default=2.0)
+        rate: float = dx.field(default=0.5)
+        bias: bool = dx.field(default=True)
+        deterministic: bool = dx.field(default=True)
+        sizes: dict[str, int] = dx.field(default_factory=lambda: {"out": 3})
+        up = dx.Linear(dim, dx.defer(int)(dim * ratio))
+        down = dx.Linear(dim, dx.defer(lambda dim, scale: int(dim * scale))(dim, scale))
+        plain = dx.Linear(2, sizes["out"], use_bias=bias)
+        drop = dx.Dropout(rate, deterministic=deterministic)
+
+    model = Computed(3, rngs=dx.Rngs(0))
+    values = {"ratio": (3.0, "up"), "scale": (3.0, "down"), "bias": (False, "plain"), "sizes": ({"out": 4}, "plain")}
+    for name, (value, part) in values.items():
+        with pytest.raises(AttributeError, match=f"the part '{part}' was made from this field"):
+            setattr(model, name, value)
+    model.rate, model.deterministic = 0.1, False
+    assert model.drop.rate == 0.5

@@ -1,11 +1,11 @@
-"""The fields that decide what parts are made of: sizes, lengths of lists, conditions, and integer arguments."""
+"""The fields that decide what parts are made of: sizes, lengths of lists, conditions, integer and bool arguments."""
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any, get_args, get_origin
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, get_args, get_origin
 
 from declax._classes.parts import Part, makes_data
 from declax._fields.annotations import AnnotationScope, annotations_of, own_annotations
@@ -54,6 +54,8 @@ def _deciding_values(part: Part, reader: _Reader) -> Iterator[Any]:
             yield operands_of(term)[0]
         elif call is not None:
             yield from filter(reader.is_integer, _arguments(call))
+            if any(call_of(referred(argument)) for argument in _arguments(call)):
+                yield from (value for _, value in _integer_arguments(call))
 
 
 def _terms_of(part: Part) -> list[Term]:
@@ -61,6 +63,10 @@ def _terms_of(part: Part) -> list[Term]:
     if not isinstance(part.recipe, PartRecipe):
         return []
     return [value for value in walk(part.expression, unnamed_operands) if isinstance(value, Term)]
+
+
+_MODES: Final = ("deterministic", "use_running_average")
+"""Flags that `train` and `eval` set."""
 
 
 class _Reader:
@@ -102,10 +108,10 @@ class _Reader:
         if value.__class__ in CONTAINERS:
             return all(map(self.is_integer, operands_of(value)))
         if not isinstance(value, Term):
-            return type(value) is int
+            return type(value) in (int, bool)
         field, call = self._field_of(value), call_of(value)
         if field is not None and field.init:
-            return _is_integer_type(AnnotationScope(self._cls).resolve(field.type))
+            return field.name not in _MODES and _is_integer_type(AnnotationScope(self._cls).resolve(field.type))
         if call is not None:
             is_made = makes_data(value) or isinstance(call.target, Term)
             return not is_made and all(map(self.is_integer, _arguments(call)))
@@ -132,12 +138,15 @@ def _arguments(call: Call) -> tuple[Any, ...]:
 
 
 def _is_integer_type(annotation: Any) -> bool:
-    """Whether an annotation is of an integer, of None, or of a container of integers."""
+    """Whether an annotation is of an integer, a bool, of None, or of a container of those."""
     annotation = getattr(annotation, "__origin__", None) if hasattr(annotation, "__metadata__") else annotation
-    if annotation in (int, None, type(None)):
+    if annotation in (int, bool, None, type(None)):
         return True
+    origin = get_origin(annotation)
     args = [arg for arg in get_args(annotation) if arg is not Ellipsis]
-    return get_origin(annotation) is not None and bool(args) and all(map(_is_integer_type, args))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        args = args[1:]  # the items are the values
+    return origin is not None and bool(args) and all(map(_is_integer_type, args))
 
 
 # --- sizes that are floats ------------------------------------------------------
