@@ -473,3 +473,25 @@ def test_a_class_variable_is_not_computed():
         class Model(dx.Module):
             dim: int = dx.field()
             n: typing.ClassVar[int] = 2 * dim
+
+
+def test_a_frozen_class_and_a_base_that_is_not():
+    with pytest.raises(errors.FieldError, match="Fixed: the class is frozen, and its base Layer is not") as caught:
+
+        @dx.dataclass(frozen=True)
+        class Fixed(dx.Layer):
+            dim: int = dx.field()
+
+    assert caught.value.fix.endswith("class Fixed(dx.Module): ...        # a dx.Layer is not frozen")
+
+    @dx.dataclass(frozen=True)
+    class Base(dx.Module):
+        dim: int = dx.field()
+
+    with pytest.raises(errors.FieldError, match="Open: the class is not frozen, and its base Base is frozen") as caught:
+
+        @dx.dataclass
+        class Open(Base):
+            pass
+
+    assert caught.value.fix == "@dx.dataclass(frozen=True)"

@@ -138,6 +138,8 @@ def _decorate(info: ClassInfo, options: dict[str, Any]) -> None:
     try:
         dataclasses.dataclass(repr=False, **options)(info.cls)
     except TypeError as error:
+        if str(error).startswith("cannot inherit "):
+            raise _inherits_other(info.cls, is_frozen=options.get("frozen", False)) from None
         if not str(error).startswith("non-default argument "):
             raise
         name = str(error).split("'")[1]
@@ -148,6 +150,20 @@ def _decorate(info: ClassInfo, options: dict[str, Any]) -> None:
             why="the standard requires this order; parts have defaults",
             fix=RNGS_LINES if name == RNGS else line,
         ) from None
+
+
+def _inherits_other(cls: type, *, is_frozen: bool) -> FieldError:
+    """The error for a frozen class with a base that is not, or the reverse."""
+    bases = [base for base in cls.__mro__[1:] if "__dataclass_params__" in base.__dict__]
+    base = next(base for base in bases if base.__dict__["__dataclass_params__"].frozen is not is_frozen)
+    line = f"class {type_name(cls)}(dx.Module): ...        # a dx.Layer is not frozen"
+    return FieldError(
+        type_name(cls),
+        f"the class is {'frozen' if is_frozen else 'not frozen'}, and its base {type_name(base)} is "
+        f"{'not' if is_frozen else 'frozen'}",
+        why="the standard requires that dataclasses and their bases agree on it",
+        fix=("@dx.dataclass        # without frozen=True\n" + line) if is_frozen else "@dx.dataclass(frozen=True)",
+    )
 
 
 def _document_parts(info: ClassInfo) -> None:
