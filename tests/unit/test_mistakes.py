@@ -1213,3 +1213,32 @@ def test_fields_that_decide_by_computed_sizes_flags_and_tables():
             setattr(model, name, value)
     model.rate, model.deterministic = 0.1, False
     assert model.drop.rate == 0.5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rngs: dx.Conv(3, 4, (3, 3), rngs),
+        lambda rngs: dx.ConvTranspose(3, 4, (3, 3), rngs),
+        lambda rngs: dx.MultiHeadAttention(2, 4, rngs),
+        lambda rngs: dx.GroupNorm(4, rngs),
+        lambda rngs: Counted(3, rngs),
+    ],
+)
+def test_streams_in_the_place_of_another_argument(make):
+    with pytest.raises(errors.ConstructionError, match="given by position, and 'rngs' is a keyword") as caught:
+        make(dx.Rngs(0))
+    assert caught.value.fix.endswith("(..., rngs=dx.Rngs(0))")
+
+
+@dx.dataclass
+class Counted(dx.Layer):
+    dim: int = dx.field()
+    count: int = dx.field(default=2)
+
+
+def test_streams_that_a_field_takes():
+    rngs = dx.Rngs(0)
+    with pytest.raises(errors.StatusError, match=r"Counted\.count: data was assigned"):
+        Counted(3, rngs, rngs=rngs)
+    assert dx.Sequential(rngs).layers[0] is rngs

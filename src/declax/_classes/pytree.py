@@ -108,8 +108,8 @@ class PytreeMeta(_ProtocolMeta):
             else:
                 self = _construct_in_trace(cls, trace_token, args, kwargs)
         except Exception as error:
-            if isinstance(error, TypeError):
-                _explain_arguments(cls, args, kwargs)
+            if isinstance(error, (TypeError, StatusError)):
+                _explain_arguments(cls, args, kwargs, error)
             _jax.hide_frames(error)
             raise
         if isinstance(self, cls):
@@ -707,7 +707,7 @@ def check_pytree(pytree: object) -> None:
     check_attributes(pytree, layout_of(pytree))
 
 
-def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
     """Raises a better error if a constructor was given arguments that it does not have."""
     if cls.__new__ is not object.__new__:
         return
@@ -721,8 +721,8 @@ def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     signature = cls.__signature__.parameters
     rngs = signature.get("rngs")
     is_keyword = rngs is not None and rngs.kind is rngs.KEYWORD_ONLY and "rngs" not in kwargs
-    is_given = is_keyword and any(getattr(type(arg), "_pytree__draws", False) for arg in args)
-    if is_given and not _binds(cls.__signature__, args, kwargs):
+    given = next((arg for arg in args if getattr(type(arg), "_pytree__draws", False)), None) if is_keyword else None
+    if given is not None and (_is_refused(given, cls, error) or not _binds(cls.__signature__, args, kwargs)):
         raise ConstructionError(
             f"{type_name(cls)}(...)",
             "the random streams are given by position, and 'rngs' is a keyword",
@@ -757,6 +757,13 @@ def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         why=f"{unknown} is made by the object itself{_sibling(cls, unknown)}" if is_made else None,
         fix=f"{unknown}: ... = ...        # an annotated part is an argument" if is_made else None,
     ) from None
+
+
+def _is_refused(value: object, cls: type, error: Exception) -> bool:
+    """Whether an error is that of a value in a static field of a class."""
+    if not isinstance(error, StatusError):
+        return False
+    return error.where.startswith(f"{type_name(cls)}.") and error.got == describe(value)
 
 
 def _sibling(cls: Any, name: str) -> str:
