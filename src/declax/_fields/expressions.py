@@ -110,6 +110,21 @@ class Expression(Term):
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
         refuse_function(self, "int(), float(), range(), a shape or another function", _NUMBER)
 
+    def __round__(self, digits: int | None = None) -> Any:
+        refuse_function(self, "round()", "dx.defer(round)(TERM)")
+
+    def __trunc__(self) -> int:
+        refuse_function(self, "math.trunc()", "dx.defer(math.trunc)(TERM)")
+
+    def __divmod__(self, other: object) -> Any:
+        refuse(self, "divmod()", f"dx.defer(divmod)(TERM, {text_of.argument(other)})")
+
+    def __rdivmod__(self, other: object) -> Any:
+        refuse(self, "divmod()", f"dx.defer(divmod)({text_of.argument(other)}, TERM)")
+
+    def __invert__(self) -> Any:
+        refuse(self, "~", _INVERTED)
+
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
         refuse_function(self, "an array of numpy", "dx.defer(np.asarray)(TERM)")
 
@@ -141,6 +156,9 @@ dx.defer(max)(FIELD, other)        # in place of max, and in the same way other 
 _NUMBER: Final = """\
 dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
 dx.repeat(TERM, Block(dim))        # in place of a comprehension over range(TERM)"""
+_INVERTED: Final = """\
+dx.defer(operator.not_)(TERM)        # of a bool
+dx.defer(operator.invert)(TERM)        # of an integer"""
 _ITERATION: Final = """\
 first, second = TERM[0], TERM[1]        # in place of first, second = TERM
 dx.Sequential(TERM)        # in place of dx.Sequential(*TERM)
