@@ -863,3 +863,28 @@ def test_post_init_gets_the_other_init_vars_by_stars():
 
     assert Named(1, 2).seen == (2, {"first": 1})
     assert Listed(1, 2).seen == ((1, 2), None)
+
+
+class Valid(dx.Conv):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, padding="VALID", **kwargs)
+
+
+def test_a_constructor_that_takes_rngs_among_other_keywords():
+    @dx.dataclass
+    class Sized(dx.Layer):
+        dim: int = dx.field()
+        conv = Valid(dim, 4, (3, 3))
+
+    def fixed() -> None:
+        @dx.dataclass
+        class Fixed(dx.Layer):
+            conv = Valid(3, 4, (3, 3))
+
+    for make in (fixed, lambda: Sized(3, rngs=dx.Rngs(0))):
+        with pytest.raises(errors.MissingRngsError, match="random keys are needed here") as caught:
+            make()
+        assert caught.value.fix.startswith("def __init__(self, ..., *, rngs: dx.Rngs | None = None): ...        # of Valid")
+    with pytest.raises(errors.MissingRngsError) as caught:
+        Valid(3, 4, (3, 3))
+    assert caught.value.fix == "Valid(3, 4, (3, 3), rngs=dx.Rngs(0))"

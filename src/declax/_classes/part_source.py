@@ -15,11 +15,11 @@ from declax._classes.fixed_values import check_fixed
 from declax._classes.parts import FIX_OF_SHARED, MAY_BE_SHARED, SELF, Part, is_shared, makes_data, may_make_data
 from declax._classes.sizes import fix_of_size
 from declax._fields.annotations import annotation_text, own_annotations
-from declax._fields.call import Call, call_of
+from declax._fields.call import Call, call_of, target_of
 from declax._fields.class_body import RNGS_LINES, layer_line
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
-from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, omits_rngs, requires_rngs
+from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, explain_unseen_rngs, omits_rngs, requires_rngs
 from declax._fields.refusals import refuse_partial
 from declax._fields.sources import NoteWriter, SourceWriter, class_text, declared_text, text_of
 from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
@@ -276,6 +276,8 @@ class PartsFunction:
         else:
             if isinstance(error, LayerError) and error.problem == WRONG_TYPE and str(error.got).startswith("float"):
                 set_fix(error, fix_of_size(part, error.where) or error.fix)
+            if isinstance(error, MissingRngsError) and self._implies_rngs:
+                explain_unseen_rngs(target_of(part.expression), error)
             error.add_note(f"while {prefix}{part.name} was made: {self._text_with_values(part, instance)}")
             name = str(error.name) if isinstance(error, AttributeError) and error.obj is instance else ""
         known = self._known.get(name)

@@ -38,7 +38,7 @@ from declax._fields.class_info import (
     take_marks,
 )
 from declax._fields.expressions import Expression, defer_call
-from declax._fields.keys import OPEN_BODIES, RNGS
+from declax._fields.keys import OPEN_BODIES, RNGS, explain_unseen_rngs
 from declax._fields.specifiers import (
     FIELD,
     INIT_VAR,
@@ -68,7 +68,7 @@ from declax._tree.statuses import register_data_type as register_data_type
 from declax._typing import INFO_KEY, MISSING, RECORD_KEY
 from declax._variables.policy import DtypeDefault
 from declax._variables.variable import Variable
-from declax.errors import ConstructionError, FieldError, StatusError, describe, suggest, type_name
+from declax.errors import ConstructionError, FieldError, MissingRngsError, StatusError, describe, suggest, type_name
 
 P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)
@@ -110,6 +110,8 @@ class PytreeMeta(_ProtocolMeta):
         except Exception as error:
             if isinstance(error, (TypeError, StatusError)):
                 _explain_arguments(cls, args, kwargs, error)
+            if isinstance(error, MissingRngsError) and OPEN_BODIES.codes.get(id(OPEN_BODIES.around(sys._getframe(1)))):
+                explain_unseen_rngs(cls, error)
             _jax.hide_frames(error)
             raise
         if isinstance(self, cls):

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, TypeVar
 
 from declax._fields.call import Call, Term
-from declax.errors import MissingRngsError
+from declax.errors import MissingRngsError, set_fix, type_name
 
 R = TypeVar("R")
 RNGS: Final = "rngs"
@@ -165,6 +165,13 @@ def requires_rngs(target: Any) -> bool:
     """Whether a class or function has a parameter `rngs` without a default."""
     found = rngs_parameter(target)
     return found is not None and found.is_required
+
+
+def explain_unseen_rngs(target: Any, error: MissingRngsError) -> None:
+    """Gives the error of a class that takes `rngs` in ``**kwargs``, which no class body sees, the line for it."""
+    if isinstance(target, type) and rngs_parameter(target) is None:
+        line = "def __init__(self, ..., *, rngs: dx.Rngs | None = None): ..."
+        set_fix(error, f"{line}        # of {type_name(target)}: a class body passes rngs to a parameter of this name")
 
 
 def needed_rngs(given: R | None) -> R:
