@@ -727,6 +727,20 @@ def test_stacks_of_what_a_field_makes():
         assert_equal(stack, dx.Stacked(lambda rngs: dx.Linear(3, 3, rngs=rngs), 2, rngs=rngs))
 
 
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_a_stack_of_one_of_two_layers(is_wide):
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        wide: bool = dx.field()
+        blocks = dx.Stacked(dx.when(wide, dx.LoRALinear(dim, dim, lora_rank=2), dx.Linear(dim, dim)), 2)
+
+    model = Model(3, is_wide, rngs=dx.Rngs(0))
+    made = dx.LoRALinear if is_wide else dx.Linear
+    options = {"lora_rank": 2} if is_wide else {}
+    assert_equal(model.blocks, dx.Stacked(lambda rngs: made(3, 3, rngs=rngs, **options), 2, rngs=dx.Rngs(0)))
+
+
 def test_stacks_of_what_a_function_makes():
     def block(dim: int, rngs: dx.Rngs) -> dx.Linear:
         return dx.Linear(dim, dim, rngs=rngs)

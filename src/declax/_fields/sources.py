@@ -20,6 +20,7 @@ from declax._fields.call import (
     has_expression,
     literal,
     repeated,
+    results_of,
     target_of,
     walk,
 )
@@ -52,9 +53,12 @@ def _defers_calls(function: Any) -> bool:
     return isinstance(function, Term) or hasattr(function, "_pytree__is_pytree")
 
 
-def _makes_layer(function: Any) -> bool:
+def _makes_layer(value: Any) -> bool:
     """Whether a call makes the layer itself; other classes, such as `functools.partial`, make a function for it."""
-    return _defers_calls(function) or not isinstance(function, type)
+    if target_of(value) is chosen:
+        return all(map(_makes_layer, results_of(value)))
+    call = call_of(value)
+    return call is not None and (_defers_calls(call.target) or not isinstance(call.target, type))
 
 
 # ================================================================= class bodies
@@ -215,9 +219,8 @@ class SourceWriter(Writer):
         target, kwargs = call.target, call.kwargs
         function = self(target)
         args = list(map(self.argument, call.args))
-        first = call_of(call.args[0]) if args and hasattr(target, "_pytree__makes_layers") else None
-        if first is not None and _makes_layer(first.target):
-            kwargs = {RNGS: self._rngs_of(first), **kwargs}
+        if args and hasattr(target, "_pytree__makes_layers") and _makes_layer(call.args[0]):
+            kwargs = {RNGS: self._rngs_of(call.args[0]._pytree__call), **kwargs}
             args[0] = self._function(call.args[0], kwargs[RNGS])
         elif self.implies_rngs and isinstance(target, Term) and RNGS not in kwargs:
             function = f"{self.constant(with_rngs, 'with_rngs')}({function}, {self(OWN_RNGS)})"
