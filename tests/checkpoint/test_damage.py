@@ -513,10 +513,10 @@ HOSTILE_STRUCTURES = {
                 "description": {"call": "declax.Linear", "arguments": {"in_features": 1, "out_features": 1}}
             },
         },
-        "the call of a transformation names a class",
+        "this is no call of optax, nor of a registered function",
     ),
     "object of a model": (STATIC, {"object": "declax.Linear", "attributes": {}}, "is not a class of values"),
-    "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1]}, "has other fields"),
+    "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1], "fields": ["a"]}, "has other fields"),
     "unknown form": (STATIC, {"pickle": "x"}, "a newer version of declax"),
     "form without content": (STATIC, {"partial": 3}, "this is not the form of a value"),
     "registered container": ((*NODE, "x"), {"node": "os.system", "keys": [], "children": []}, "os.system"),

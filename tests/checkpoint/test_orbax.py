@@ -59,6 +59,7 @@ def training(seed):
     return net, optimizer, dx.Rngs(params=seed, dropout=seed + 1)
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.CheckpointWarning")  # items share objects
 def test_models_optimizers_streams_arrays_and_plain_data_come_back(tmp_path):
     net, optimizer, rngs = training(0)
     optimizer.update(net, dx.grad(lambda net: (net.inner(jnp.ones((4, 2))) ** 2).sum())(net))

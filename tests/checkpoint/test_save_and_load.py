@@ -113,6 +113,7 @@ def test_loaded_arrays_and_keys_go_where_a_call_wants_them(into, tmp_path):
         jax.monitoring.unregister_event_duration_listener(count)
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.CheckpointWarning")  # items share objects
 def test_models_are_written_in_place_and_other_items_are_returned(tmp_path):
     net, optimizer = parts(0)
     tree = {"a": jnp.arange(3), "pair": (np.ones(2), 2.5), "text": "x"}
@@ -356,7 +357,7 @@ def test_arguments_that_need_another(tmp_path):
         dx.load(tmp_path / "c", items="model")
     with pytest.raises(CheckpointError, match="the checkpoint has no item 'modle'"):
         dx.load(tmp_path / "c", items=["modle"])
-    found = dx.load(tmp_path / "c", rename={"plain.*": "plain.*"})
+    found = dx.load(tmp_path / "c", rename={"plain.0": "plain.1"})
     with pytest.raises(CheckpointError, match="rename= needs a target for the item 'plain'"):
         found["plain"]
 
@@ -371,6 +372,7 @@ def test_normalized_layers_whose_paths_have_tuples(make, tmp_path):
     assert_equal(values(dx.load(tmp_path / "c")["model"]), values(layers[0]))
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.CheckpointWarning")  # items share objects
 def test_one_object_in_two_items_of_a_target(tmp_path):
     a, b = mlp({"w": 2}), mlp({"w": 2})
     a.w.value, b.w.value = jnp.ones(2), jnp.full(2, jnp.nan)
@@ -805,6 +807,7 @@ def with_mirrors(cls, seed):
     return {"model": [net], "optimizer": optimizer, "ema": dx.EMA(net, 0.9)}
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.CheckpointWarning")  # items share objects
 def test_renamed_fields_in_optimizers_averages_and_rebuilt_models(tmp_path):
     before, after, part = old_and_new_class()
     old = with_mirrors(before, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import math
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import types
 from collections import OrderedDict, defaultdict
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -530,3 +531,131 @@ def test_structures_are_json_and_equal_for_equal_models():
     assert dx.structure(Tower(4, rngs=keys())) != dx.structure(Tower(6, rngs=keys()))
     assert dx.structure(merged()) == dx.structure(Tower(4, rngs=keys()))
     assert dx.structure(evaluated()) != dx.structure(Tower(4, rngs=keys()))
+
+
+# --- what a review has found ------------------------------------------------------------------
+
+
+def test_a_wrapped_function_is_not_the_one_that_it_wraps(tmp_path):
+    for function in (jax.vmap(double), jax.jit(double), dx.vmap(double), functools.partial(jax.vmap(double))):
+        with pytest.warns(CheckpointWarning, match="has no name in files"):
+            dx.save(tmp_path / "c", {"model": dx.Sequential(linear(), function)}, overwrite=True)
+    with pytest.warns(CheckpointWarning, match="has no name in files"):
+        dx.save(tmp_path / "c", {"model": dx.Sequential(linear(), linear().__call__)}, overwrite=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Pair:
+    first: Any
+    second: Any
+
+
+def test_arrays_in_containers_that_cannot_change(tmp_path):
+    model = dx.Module()
+    model.pair = dx.data((jnp.ones(2), Size(jnp.zeros(1), jnp.ones(1))))
+    model.registered = dx.data(Pair(jnp.ones(2), jnp.zeros(2)))
+    dx.save(tmp_path / "c", {"model": model, "both": (linear(), jnp.ones(2)), "step": 1})
+    found = dx.load(tmp_path / "c", extra=[Size, Pair])
+    assert_same(found["model"], model)
+    assert (found["both"][1] == 1).all()
+    assert found["step"] == 1
+
+
+def test_an_array_ref_comes_back(tmp_path):
+    model = dx.Module()
+    model.ref = jax.new_ref(jnp.arange(3.0))
+    dx.save(tmp_path / "c", {"model": model})
+    found = dx.load(tmp_path / "c")["model"]
+    assert isinstance(found.ref, jax.Ref)
+    assert (found.ref[...] == model.ref[...]).all()
+
+
+def test_one_item_that_does_not_fit_leaves_the_others(tmp_path):
+    dx.save(tmp_path / "c", {"model": Settled(3), "step": 1})
+    found = dx.load(tmp_path / "c", extra=[SettledWithout])
+    assert found["step"] == 1
+    with pytest.raises(CheckpointError, match="without a default"):
+        found["model"]
+
+
+@dx.dataclass
+class Lost(dx.Module):
+    size: int = dx.field()
+    old: int = 3
+
+
+@_later("Lost")
+@dx.dataclass
+class LostLater(dx.Module):
+    size: int = dx.field()
+
+
+def test_a_field_that_the_class_has_lost_is_an_error(tmp_path):
+    model = Lost(2)
+    model.note = "mine"
+    dx.save(tmp_path / "c", {"model": model})
+    assert dx.load(tmp_path / "c", extra=[Lost])["model"].note == "mine"
+    with pytest.raises(CheckpointError, match="has no such field any more") as caught:
+        dx.load(tmp_path / "c", extra=[LostLater])["model"]
+    assert "model.old" in str(caught.value)
+    assert "model.note" not in str(caught.value)
+
+
+def test_transformations_of_many_kinds(tmp_path):
+    specs = {
+        "schedule": dx.spec(optax.adamw, dx.spec(optax.cosine_decay_schedule, 1e-2, 100)),
+        "hyperparams": dx.spec(optax.lion, 1e-3),
+        "accumulated": dx.spec(optax.MultiSteps, dx.spec(optax.adam, 1e-3), 2),
+    }
+    items = {name: dx.Optimizer(linear(), spec.build()) for name, spec in specs.items()}
+    dx.save(tmp_path / "c", items)
+    found = dx.load(tmp_path / "c")
+    for name, optimizer in items.items():
+        assert_same(found[name], optimizer)
+
+
+def test_items_that_share_objects_are_reported(tmp_path):
+    model = linear()
+    with pytest.warns(CheckpointWarning, match="copy: it shares a value of type Linear with 'model'"):
+        dx.save(tmp_path / "c", {"model": model, "copy": model})
+
+
+T = TypeVar("T")
+
+
+class Boxed(dx.Module, Generic[T]):
+    """A generic class."""
+
+    def __init__(self, size: T) -> None:
+        self.size = size
+
+
+def test_an_instance_of_a_generic_class(tmp_path):
+    model = Boxed[int](3)
+    dx.save(tmp_path / "c", {"model": model})
+    assert dx.load(tmp_path / "c", extra=[Boxed])["model"].size == 3
+
+
+class WithDefault(dx.Module):
+    activation = staticmethod(jax.nn.relu)
+
+
+def test_an_object_may_replace_a_function_of_its_class(tmp_path):
+    model = WithDefault()
+    model.activation = jax.nn.gelu
+    dx.save(tmp_path / "c", {"model": model})
+    assert dx.load(tmp_path / "c", extra=[WithDefault])["model"].activation is jax.nn.gelu
+
+
+class Colour(enum.Flag):
+    RED = enum.auto()
+    BLUE = enum.auto()
+
+
+def test_values_that_only_look_named(tmp_path):
+    model = dx.Module()
+    for value in (Colour.RED | Colour.BLUE, np.dtype([("a", "i4")]), math.sqrt, len):
+        model.value = dx.static(value)
+        with pytest.warns(CheckpointWarning, match=r"has no (name|form) in files"):
+            dx.save(tmp_path / "c", {"model": model}, overwrite=True)

@@ -190,9 +190,9 @@ def test_the_lines_that_are_written_instead(source):
     with pytest.raises(errors.FieldError) as caught:
         declared(f"part = {source}")
     first, second, third = caught.value.fix.splitlines()
-    model = declared(f"{first}\n    {second}\n    def __post_init__(self): {third.replace('self.part =', 'self.fixed =')}")(
-        rngs=dx.Rngs(0)
-    )
+    model = declared(
+        f"{first}\n    {second}\n    def __post_init__(self): {third.replace('self.part =', 'self.fixed =')}"
+    )(rngs=dx.Rngs(0))
     for variable in (model.embed.embedding, model.scale, model.parts[0].kernel):
         variable.value = jnp.zeros_like(variable.value)
     assert float(jax.tree.leaves(model.part)[0].sum()) in (0.0, 4.0)

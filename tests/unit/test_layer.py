@@ -827,7 +827,9 @@ def test_replace_of_a_subclass_with_its_own_init():
     with pytest.raises(errors.FieldError, match="this class has its own __init__, which may change them"):
         dx.replace(model, rngs=dx.Rngs(0))
     for described in (model, dx.Sequential(model)):
-        with pytest.raises(errors.ConfigError, match="this class has its own __init__, which may change them") as caught:
+        with pytest.raises(
+            errors.ConfigError, match="this class has its own __init__, which may change them"
+        ) as caught:
             dx.spec_of(described)
         assert caught.value.fix.startswith("dx.spec(Double, ...)")
         assert "def __post_init__(self)" in caught.value.fix
@@ -898,7 +900,9 @@ def test_a_constructor_that_takes_rngs_among_other_keywords():
     for make in (fixed, lambda: Sized(3, rngs=dx.Rngs(0))):
         with pytest.raises(errors.MissingRngsError, match="random keys are needed here") as caught:
             make()
-        assert caught.value.fix.startswith("def __init__(self, ..., *, rngs: dx.Rngs | None = None): ...        # of Valid")
+        assert caught.value.fix.startswith(
+            "def __init__(self, ..., *, rngs: dx.Rngs | None = None): ...        # of Valid"
+        )
     with pytest.raises(errors.MissingRngsError) as caught:
         Valid(3, 4, (3, 3))
     assert caught.value.fix == "Valid(3, 4, (3, 3), rngs=dx.Rngs(0))"

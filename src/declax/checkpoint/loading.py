@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from declax._graph.iteration import iter_graph
 from declax._graph.nodes import OBJECTS, kind_of
 from declax._graph.updating import update
 from declax._sharding.declared import Shardings
+from declax._typing import MISSING
+from declax._typing import Path as LeafPath
 from declax._variables.placement import AxisRules
 from declax.checkpoint.items import SCALARS, Item, filled, is_key, state_with, text_of, without_target
 from declax.checkpoint.manifest import ItemRecord, Manifest, filled_tree, texts_of
 from declax.checkpoint.matching import Stored, match
 from declax.checkpoint.progress import Progress
-from declax.checkpoint.rebuilding import Placing, Rebuilt, rebuilt
+from declax.checkpoint.rebuilding import Maker, Placing, Rebuilt, rebuilt
 from declax.checkpoint.renaming import (
     Renames,
     former_paths,
@@ -164,11 +167,14 @@ def load(
         renames = renames_of(where, stored, rename)
         named = renamed(where, stored, renames)
         if into is None:
-            made = rebuilt(where, manifest, named, classes, placing, renames=bool(rename))
+            touched = {
+                name for name, leaves in stored.items() if any(renames.get(text, text) != text for text in leaves)
+            }
+            made = rebuilt(where, manifest, named, classes, placing, renamed=touched)
             new = [name for name in named if name not in manifest.items]  # items that `rename` makes
             made = made._replace(trees=[*made.trees, *new])
         else:
-            made = Rebuilt(read_items(where, into), [], {})
+            made = Rebuilt(read_items(where, into), [], {}, {})
         missing = _missing_items(where, made.items, named, strict=strict)
         targets = [item for item in made.items if item.name in named]
         renames = with_current_names(where, targets, stored, renames)
@@ -176,18 +182,27 @@ def load(
         fitted = source.fitted(targets, renamed(where, stored, renames), versions)
         compared = [item for item in targets if not (abstract and manifest.items[item.name].structure)]
         former = former_paths(stored, renames)
-        values, report = _matched(where, compared, fitted, manifest, only, strict, former, versions)
+        matching = functools.partial(_matched, where, stored=fitted, manifest=manifest, only=only, strict=strict)
+        matching = functools.partial(matching, former=former, versions=versions)
+        if into is None:
+            made.errors.update(_errors_of(compared, matching))
+            targets, compared = ([item for item in one if item.name not in made.errors] for one in (targets, compared))
+        values, report = matching(compared)
         report = replace(report, missing=(*report.missing, *missing))
         likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         if abstract:
-            found = {item.name: _abstract(item) for item in targets}
+            found = {item.name: _abstract(item, made.makers.get(item.name), renames) for item in targets}
             found |= {name: _filled(manifest, name, fitted[name], _shapes(fitted[name])) for name in made.trees}
         else:
             wanted = [*values, *(fitted[name] for name in made.trees)]
             arrays = source.fetch(wanted, [*likes, *({} for _ in made.trees)], progress)
             source.check()
             _check_shared(where, targets, arrays)
-            found = _write(targets, arrays, manifest)
+            pairs = list(zip(targets, arrays, strict=False))  # trees follow
+            found = _write([pair for pair in pairs if pair[0].name not in made.makers], manifest)
+            for item, leaves in pairs:
+                if item.name in made.makers:
+                    found[item.name] = made.makers[item.name](_leaf_of(item.name, leaves, renames))
             rest = zip(made.trees, arrays[len(targets) :], strict=True)
             found |= {name: _filled(manifest, name, fitted[name], leaves) for name, leaves in rest}
     found |= made.errors
@@ -195,6 +210,27 @@ def load(
         found |= {name: into[name] for name in into if name not in found}
     order = manifest.items if into is None else into
     return Restored({name: found[name] for name in order} | found, report, manifest.metrics)
+
+
+def _errors_of(items: list[Item], matching: Callable[[list[Item]], Any]) -> dict[str, CheckpointError]:
+    """Why items that were made of the checkpoint do not fit it, as where a class has changed."""
+    found: dict[str, CheckpointError] = {}
+    for item in items:
+        try:
+            matching([item])
+        except CheckpointError as error:
+            found[item.name] = error
+    return found
+
+
+def _leaf_of(name: str, values: Mapping[str, Any], renames: Mapping[str, str]) -> Callable[..., Any]:
+    """The function that gives a leaf of an item by its path in the checkpoint."""
+
+    def leaf(path: LeafPath, *_: object) -> Any:
+        text = text_of(name, path)
+        return values.get(renames.get(text, text), MISSING)
+
+    return leaf
 
 
 def _check_arguments(
@@ -212,6 +248,7 @@ def _chosen_items(where: str, source: Source, items: Any) -> tuple[Manifest, dic
     manifest = source.manifest
     if items is None:
         return manifest, source.stored
+    items = items if isinstance(items, str) else tuple(items)
     if isinstance(items, str) or not all(isinstance(name, str) for name in items):
         raise CheckpointError(where, "items are names", got=describe(items), fix='items=("model",)')
     unknown = [name for name in items if name not in manifest.items]
@@ -243,7 +280,7 @@ def _filled(manifest: Manifest, name: str, stored: Stored, values: Mapping[str, 
     return without_target((stored[text].record.path, value) for text, value in values.items())
 
 
-def _abstract(item: Item) -> Any:
+def _abstract(item: Item, make: Maker | None, renames: Mapping[str, str]) -> Any:
     """An item with shapes in place of its arrays."""
     if item.is_json:
         return item.value
@@ -251,8 +288,8 @@ def _abstract(item: Item) -> Any:
         text: leaf.value if isinstance(leaf.value, (*SCALARS, jax.ShapeDtypeStruct)) else _shape(leaf.value)
         for text, leaf in item.leaves.items()
     }
-    if not item.is_graph:
-        return filled(item, values)
+    if make is not None:
+        return make(_leaf_of(item.name, values, renames))
     update(item.value, state_with(item, values))
     return item.value
 
@@ -343,12 +380,12 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(jnp.array_equal(one, other, equal_nan=is_number and jnp.issubdtype(one.dtype, jnp.inexact)))
 
 
-def _write(targets: list[Item], arrays: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
+def _write(pairs: list[tuple[Item, dict[str, Any]]], manifest: Manifest) -> dict[str, Any]:
     """Writes to all graphs, or to none; returns the items."""
     done: list[tuple[Any, Any]] = []
     found: dict[str, Any] = {}
     try:
-        for item, values in zip(targets, arrays, strict=False):  # items without a target follow
+        for item, values in pairs:
             if item.is_json:
                 found[item.name] = manifest.items[item.name].value
             elif not item.is_graph:

@@ -18,6 +18,7 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -61,21 +62,32 @@ def _forget(key: int, _: object) -> None:
 
 
 def _name_of(target: Any) -> str | None:
-    name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
+    name, module = getattr(target, "__qualname__", None), str(getattr(target, "__module__", None))
     name = name or getattr(target, "__name__", None)
-    if not isinstance(name, str) or "<lambda>" in name:
+    if not isinstance(name, str):
         return None
-    package = str(module).partition(".")[0]
-    if package == "declax":
-        return f"declax.{name}" if getattr(sys.modules["declax"], name, None) is target else f"{module}.{name}"
-    if target in _BUILTINS:
-        return f"builtins.{name}"
-    for public in _PUBLIC:
-        if getattr(sys.modules.get(public), name, None) is target:
+    package = module.partition(".")[0]
+    if package == "declax" and getattr(sys.modules["declax"], name, None) is target:
+        return f"declax.{name}"
+    if any(target is cls for cls in (*_BUILTINS, *_COLLECTIONS)):
+        return f"{module}.{name}"
+    for public in (*_PUBLIC, "numpy", "optax"):
+        if getattr(sys.modules.get(public), name, None) is target and _of_library(f"{public}.{name}") is target:
             return f"{public}.{name}"
-    if package in ("numpy", "optax") and getattr(sys.modules.get(package), name, None) is target:
-        return f"{package}.{name}"
-    return None if "<locals>" in name and not isinstance(target, type) else f"{module}.{name}"
+    if "<locals>" in name:
+        return f"{module}.{name}" if isinstance(target, type) else None
+    full = f"{module}.{name}"
+    # a wrapper, such as a vmapped function, has the name of what it wraps
+    is_found = attrgetter(name)(sys.modules[module]) is target if _has(sys.modules.get(module), name) else False
+    return full if is_found and (_is_of_user(target) or _of_library(full) is target) else None
+
+
+def _has(module: Any, name: str) -> bool:
+    for part in name.split("."):
+        if not hasattr(module, part):
+            return False
+        module = getattr(module, part)
+    return True
 
 
 def is_local(name: str) -> bool:
@@ -94,6 +106,11 @@ class Names:
         self._given = [item for one in extra for item in _members(one)]
         self._found: dict[str, Any] = {}
 
+    @property
+    def given(self) -> list[str]:
+        """The names of the classes and functions that the caller gave."""
+        return [target.__name__ for target in self._given if hasattr(target, "__name__")]
+
     def find(self, name: str) -> Any:
         """The class or function of a name; MISSING if there is none that the file may name."""
         if name not in self._found:
@@ -107,7 +124,8 @@ class Names:
         if name in self._table:
             return self._table[name]
         last = name.rpartition(".")[2]
-        moved = [target for target in self._given if getattr(target, "__name__", None) == last]
+        known = {id(target): target for target in (*self._given, *self._table.values())}
+        moved = [target for target in known.values() if getattr(target, "__name__", None) == last]
         return moved[0] if len(moved) == 1 else MISSING  # of another module than at the time of the save
 
     @functools.cached_property
@@ -157,7 +175,8 @@ def _of_library(name: str) -> Any:
         return found if isinstance(found, np.ufunc) or _is_subclass(found, np.generic) else MISSING
     package = name.partition(".")[0]
     if package == "optax":
-        return _in_package(name, _is_optax_state)
+        called = registry.transformations().get(last) or registry.schedules().get(last)
+        return called if called is not None and module == package else _in_package(name, _is_optax_state)
     return _in_package(name, _is_of_declax) if package == "declax" else MISSING
 
 
@@ -167,7 +186,7 @@ def _in_package(name: str, is_allowed: Callable[[Any], bool]) -> Any:
         found = module
         for part in name[len(module.__name__) + 1 :].split("."):
             found = getattr(found, part, None)
-        if found is not None and is_allowed(found) and name_of(found) == name:
+        if found is not None and is_allowed(found):
             return found
     return MISSING
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,12 +25,15 @@ from declax.checkpoint.manifest import ItemRecord, Manifest, NodeRecord, full_na
 from declax.checkpoint.matching import Stored
 from declax.checkpoint.names import Names
 from declax.checkpoint.statics import restore_statics
-from declax.checkpoint.structures import ARRAY, NUMPY, PLAIN, SCALAR, StructureReader, statics_by_path
+from declax.checkpoint.structures import ARRAY, NUMPY, PLAIN, SCALAR, Placeholder, StructureReader, statics_by_path
 from declax.checkpoint.values import Problem
 from declax.config._reading.part_readers import version_of
 from declax.config.loading import spec_from_config
 from declax.config.specs import Spec
 from declax.errors import CheckpointError, CheckpointWarning, ConfigError, format_path
+
+Maker = Callable[[Placeholder], Any]
+"""Makes an item of its structure, with the leaves that a function gives."""
 
 
 class Rebuilt(NamedTuple):
@@ -39,11 +43,13 @@ class Rebuilt(NamedTuple):
       items: what is filled with arrays, with shapes in place of them.
       trees: the names of those that are dicts, lists and tuples of arrays, or States, of older checkpoints.
       errors: why others cannot be made, by name.
+      makers: the functions that make those that have a structure again, with their arrays.
     """
 
     items: list[Item]
     trees: list[str]
     errors: dict[str, CheckpointError]
+    makers: dict[str, Maker]
 
 
 class Placing(NamedTuple):
@@ -62,7 +68,7 @@ def rebuilt(
     extra: tuple[Any, ...],
     placing: Placing,
     *,
-    renames: bool,
+    renamed: Container[str],
 ) -> Rebuilt:
     """Makes all items.
 
@@ -72,16 +78,22 @@ def rebuilt(
       stored: the leaves by item.
       extra: the classes that it may name, beside those of declax and registered ones.
       placing: where the arrays of models belong, if anywhere.
-      renames: whether the caller gives new paths to leaves: the structure has the old ones, and a Spec has none.
+      renamed: the items of which the caller gives new paths to leaves: the structure has the old ones, a Spec has none.
     """
-    made = Rebuilt([], [], {})
+    made = Rebuilt([], [], {}, {})
     names = Names(extra)
     for name, record in manifest.items.items():
+        leaves = stored.get(name, {})
+        make = functools.partial(_of_structure, folder, name, record.structure, names, placing)
         try:
-            item = _rebuilt(folder, name, record, stored.get(name, {}), names, extra, placing, renames=renames)
+            with _refusing(folder, name):
+                is_current = _is_current(record, names) and name not in renamed
+            item = _rebuilt(folder, name, record, leaves, make, extra, placing, is_current=is_current)
         except CheckpointError as error:
             made.errors[name] = error
             continue
+        if is_current:
+            made.makers[name] = make
         if item is None:
             made.trees.append(name)
             if record.structure is None and record.tree is None:
@@ -91,51 +103,68 @@ def rebuilt(
     return made
 
 
+def _is_current(record: ItemRecord, names: Names) -> bool:
+    """Whether the structure of an item counts, and not its Spec: no class has another version by now."""
+    if record.structure is None:
+        return False
+    return record.spec is None or not _is_outdated(record.structure, names)
+
+
 def _rebuilt(
     folder: str,
     name: str,
     record: ItemRecord,
     stored: Stored,
-    names: Names,
+    make: Maker,
     extra: tuple[Any, ...],
     placing: Placing,
     *,
-    renames: bool,
+    is_current: bool,
 ) -> Item | None:
     """An item with shapes in place of arrays; None for a tree or State of arrays."""
     if record.is_value:
         return Item(name, record.value, {}, is_json=True)
-    with _refusing(folder, name):
-        is_current = record.structure is not None and not renames and not _is_outdated(record.structure, names)
     if record.spec is not None and not is_current:
         return _of_spec(folder, name, record, extra)
-    if record.structure is None or (renames and not record.structure["objects"]):
+    if record.structure is None or not (is_current or record.structure["objects"]):
         return None
-    if renames:
+    if not is_current:
         fix = f"dx.load(path, into={{{name!r}: model}}, rename=...)"
-        raise CheckpointError(
-            folder, f"rename= needs a target for the item {name!r}, whose structure has old names", fix=fix
-        )
-    value = _of_structure(folder, name, record.structure, stored, names, placing)
-    item = item_of(folder, name, value)
+        problem = f"rename= needs a target for the item {name!r}, whose structure has old names"
+        raise CheckpointError(folder, problem, fix=fix)
+    with _refusing(folder, name):
+        item = item_of(folder, name, make(_placeholders(name, stored, placing)))
     return _placed(folder, item, placing) if item.is_graph else item
 
 
-def _of_structure(folder: str, name: str, structure: Any, stored: Stored, names: Names, placing: Placing) -> Any:
+def _placeholders(name: str, stored: Stored, placing: Placing) -> Placeholder:
+    """The function that gives what stands for each leaf until it is read; MISSING for one that is not stored."""
+
     def leaf(path: LeafPath, kind: str, depth: int | None) -> Any:
         found = stored.get(text_of(name, path))
         if found is None and depth is not None:  # Orbax has the key `value` of a Variable before those of its tree
             found = stored.get(text_of(name, (*path[:depth], "value", *path[depth:])))
         if found is None:
-            reader.problems.append(Problem(path, "the checkpoint has no array or number for it"))
             return MISSING
         return _placeholder(found.content, ARRAY if placing.is_abstract and kind in (NUMPY, SCALAR) else kind)
 
+    return leaf
+
+
+def _of_structure(folder: str, name: str, structure: Any, names: Names, placing: Placing, leaf: Placeholder) -> Any:
+    """The value of a structure with these leaves."""
+
+    def found(path: LeafPath, kind: str, depth: int | None) -> Any:
+        value = leaf(path, kind, depth)
+        if value is MISSING:
+            reader.problems.append(Problem(path, "the checkpoint has no array or number for it"))
+        return value
+
     with _refusing(folder, name):
-        reader = StructureReader(structure, names, leaf, placing.mesh)
+        reader = StructureReader(structure, names, found, placing.mesh)
         value = reader.value()
     if reader.problems:
-        raise _unreadable(folder, name, reader.problems)
+        raise _unreadable(folder, name, reader.problems, names)
     return value
 
 
@@ -144,6 +173,8 @@ def _refusing(folder: str, name: str) -> Generator[None]:
     """Words the errors of a structure that is none."""
     try:
         yield
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         got = f"{type(error).__name__}: {error}"[:200]
         raise CheckpointError(folder, f"the structure of the item {name!r:.40} is invalid", got=got) from error
@@ -166,11 +197,11 @@ def _placeholder(content: Any, kind: str) -> Any:
     return jax.ShapeDtypeStruct(shape, key.dtype)  # type: ignore[no-untyped-call]  # of JAX
 
 
-def _unreadable(folder: str, name: str, problems: list[Problem]) -> CheckpointError:
+def _unreadable(folder: str, name: str, problems: list[Problem], names: Names) -> CheckpointError:
     missing = list(dict.fromkeys(problem.missing for problem in problems if problem.missing))
     others = [problem for problem in problems if not problem.missing]
     lines = [f"{format_path((name, *problem.path))}: {problem.reason}" for problem in others]
-    classes = ", ".join(found.rpartition(".")[2] for found in missing)
+    classes = ", ".join(dict.fromkeys([*names.given, *(found.rpartition(".")[2] for found in missing[:20])]))
     target = name if name.isidentifier() else "model"
     fix = f"dx.load(path, extra=[{classes}])" if missing else f"dx.load(path, into={{{name!r}: {target}}})"
     return CheckpointError(

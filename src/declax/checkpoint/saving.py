@@ -309,12 +309,25 @@ def _structures(where: str, items: list[Item], extra: tuple[Any, ...]) -> dict[s
             if known.find(cls) is MISSING:
                 lines.append(f"{format_path((name, *path))}: the class {cls} is defined in a function")
                 fix = fix or f"extra=[{cls.rpartition('.')[2]}]        # for dx.save, and for dx.load"
+    lines += _shared_lines(written)
     if lines:
         shown = [*lines[:10], *([f"... and {len(lines) - 10} more"] if len(lines) > 10 else [])]
-        text = "\n  ".join(["a load of this needs into=, since it has no name in files:", *shown])
+        text = "\n  ".join(["without into=, dx.load cannot make these as they are:", *shown])
         level = level_of_user(sys._getframe())
         warnings.warn(f"{text}\n  fix: {fix or 'dx.load(path, into={...})'}", CheckpointWarning, stacklevel=level)
     return {name: found.structure for name, found in written.items()}
+
+
+def _shared_lines(written: Mapping[str, StructureWriter]) -> list[str]:
+    """What to say of objects that several items hold: without a target, each item comes back with its own."""
+    owners: dict[int, str] = {}
+    shared: dict[tuple[str, str], str] = {}
+    for name, found in written.items():
+        for held in found.objects:
+            first = owners.setdefault(id(held), name)
+            if first != name:
+                shared.setdefault((first, name), describe(held))
+    return [f"{name}: it shares {what} with {first!r}, and a load makes two" for (first, name), what in shared.items()]
 
 
 def _config(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:

@@ -37,7 +37,7 @@ from declax._tree.statuses import is_data, static_status
 from declax._typing import MISSING, Path
 from declax._variables.policy import NO_POLICY, Policy
 from declax._variables.variable import Variable, new_variable, set_raw
-from declax.checkpoint.names import Names, is_local
+from declax.checkpoint.names import Names
 from declax.checkpoint.values import Json, Problem, Reader, Writer, default_of
 from declax.config._reading.part_readers import version_of
 from declax.errors import describe, type_name
@@ -96,14 +96,15 @@ class StructureWriter:
       structure: what is stored.
       problems: what has no form in a file.
       local: the paths of objects whose classes were defined in functions, with their names.
+      objects: the nodes, Variables and refs.
     """
 
     def __init__(self, value: Any) -> None:
         found = walk(value)
         self._values = Writer()
+        self._meanings = _Meanings()
         self._objects = found.objects
         self._leaves = iter(zip(found.variables, found.read(), strict=True))
-        self.local: dict[Path, str] = {}
         self._entries: list[dict[str, Json]] = []
         root: dict[str, Json] = {}
         stack: list[tuple[Any, Any, Path]] = [(root, "root", ())]
@@ -114,6 +115,8 @@ class StructureWriter:
             stack += reversed(children)
         self.structure: dict[str, Json] = {"format": FORMAT, **root, "objects": self._entries}
         self.problems = self._values.problems
+        self.local = self._values.local
+        self.objects = found.objects
 
     def _token(self, token: Any, path: Path) -> tuple[Json, list[tuple[Any, Any, Path]]]:
         """The form of a token, and where the forms of its children belong."""
@@ -155,8 +158,6 @@ class StructureWriter:
     def _node(self, entry: dict[str, Json], node: Any, token: Any, path: Path) -> list[tuple[Any, Any, Path]]:
         cls = type(node)
         entry["class"] = self._values.name_at(cls, path)
-        if is_local(entry["class"]):
-            self.local[path] = entry["class"]
         if version_of(cls) != 1:
             entry["version"] = version_of(cls)
         attributes: dict[str, Json] = {}
@@ -185,10 +186,11 @@ class StructureWriter:
         entry["attributes"] = attributes
         if elements or getattr(cls, "_pytree__holds_elements", False):
             entry["elements"] = elements
-        fields = getattr(cls, "__dataclass_fields__", {}).items()
-        absent = [name for name, field in fields if field._field_type is _STORED and name not in vars(node)]
-        if absent:
-            entry["absent"] = absent
+        fields: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
+        absent = [n for n, field in fields.items() if field._field_type is _STORED and n not in vars(node)]
+        added = [name for name in attributes if fields and name not in fields]
+        entry |= {"absent": absent} if absent else {}
+        entry |= {"added": added} if added else {}
         record = self._record(node)
         if record is not None:
             entry["record"] = record
@@ -253,7 +255,8 @@ def leaf_kind(value: Any) -> str:
 
 def is_stored(cls: Any, name: Any) -> bool:
     """Whether a file keeps an attribute: not the values of cached properties, which are computed again."""
-    return not (isinstance(name, str) and isinstance(class_attribute(cls, name), functools.cached_property))
+    is_of_typing = name == "__orig_class__"  # of an instance of a generic class
+    return not is_of_typing and not isinstance(class_attribute(cls, str(name)), functools.cached_property)
 
 
 def is_allowed(cls: Any, name: str) -> bool:
@@ -262,7 +265,8 @@ def is_allowed(cls: Any, name: str) -> bool:
         return False
     held = class_attribute(cls, name)
     is_field = name in info_of(cls).specs
-    return held is None or is_field or not (is_behaviour(held) or is_data_descriptor(cls, name))
+    is_default = held is None or is_field or isinstance(held, staticmethod)  # of the class, which an object may replace
+    return is_default or not (is_behaviour(held) or is_data_descriptor(cls, name))
 
 
 def _argument(writer: Writer, value: Any) -> Json:
@@ -301,9 +305,13 @@ class StructureReader:
         self.problems = self._reader.problems
         self._entries: list[dict[str, Json]] = structure["objects"]
         self._root = structure["root"]
+        if structure["format"] != FORMAT:
+            self.problems.append(
+                Problem((), f"a newer version of declax wrote this: format {structure['format']!r:.40}")
+            )
         self._paths = _paths_of(self._root, self._entries)
         self._made: list[Any] = [None] * len(self._entries)
-        self._meanings: dict[tuple[type, Any], Meaning | None] = {}
+        self._meanings = _Meanings()
 
     def value(self) -> Any:
         """The value. Objects are made first and filled then, since they may hold each other."""
@@ -316,6 +324,8 @@ class StructureReader:
     def _blank(self, entry: dict[str, Json], path: Path) -> Any:
         if "ref" in entry:
             value = self._leaf(path, entry["ref"], None)
+            if isinstance(value, jax.ShapeDtypeStruct):
+                return value.update(is_ref=True)  # type: ignore[no-untyped-call]  # of JAX
             return MISSING if value is MISSING else jax.new_ref(value)
         if "variable" in entry:
             found = self._reader.leaf_def([entry["variable"], entry.get("metadata", {})], path)
@@ -344,10 +354,14 @@ class StructureReader:
         statuses: dict[Any, Status] = {}
         elements = {int(index): form for index, form in entry.get("elements", {}).items()}
         moves = renames_of(cls)
+        fields = getattr(cls, "__dataclass_fields__", {})
         for name, form in {**elements, **entry["attributes"]}.items():
             place = (*path, name)
             value = self._form(form, place)
             name = moves.get(name, name)
+            if isinstance(name, str) and fields and name not in fields and name not in entry.get("added", ()):
+                fix = f"renamed_from={name!r} for the field that has its place, or into="
+                self.problems.append(Problem(place, f"{type_name(cls)} has no such field any more", fix=fix))
             if isinstance(name, str) and not is_allowed(cls, name):
                 self._reader.fail(place, f"{type_name(cls)} has no such attribute, or a method of this name")
             if value is MISSING:
@@ -355,7 +369,7 @@ class StructureReader:
             values[name] = value
             status = next((status for status in _STATIC if status.value in form), Status.DATA)
             statuses[name] = status
-            if status is not Status.DATA and self._is_misfit(cls, name, value):
+            if status is not Status.DATA and self._meanings.is_misfit(cls, name, value):
                 self._reader.fail(place, f"{type_name(cls)}.{name} cannot be {describe(value)}")
         for name, value in self._defaults(cls, entry, moves, path).items():
             values[name] = value
@@ -366,14 +380,6 @@ class StructureReader:
         record = self._record(cls, entry.get("record"))
         if record is not None:
             vars(node)[RECORD_KEY] = record.seal(vars(node))
-
-    def _is_misfit(self, cls: Any, name: Any, value: Any) -> bool:
-        """Whether a static value is surely not one of its field."""
-        key = cls, name
-        if key not in self._meanings:
-            self._meanings[key] = _meaning_of(cls, name)
-        meaning = self._meanings[key]
-        return meaning is not None and misfit_of(value, meaning) is not None
 
     def _defaults(self, cls: Any, entry: dict[str, Json], moves: Mapping[Any, str], path: Path) -> dict[str, Any]:
         """The fields that the class has gained since, with their defaults."""
@@ -480,12 +486,23 @@ def statics_by_path(structure: Json) -> Iterator[tuple[Path, str, dict[str, Any]
             yield path, entry["class"].rpartition(".")[2], plain
 
 
-def _meaning_of(cls: Any, name: Any) -> Meaning | None:
-    """The meaning of the annotation of a field; None if the class does not declare it."""
-    owner = next((base for base in cls.__mro__ if name in own_annotations(base)), None)
-    if owner is None or name not in info_of(cls).specs:
-        return None
-    return meaning_of(own_annotations(owner)[name], AnnotationScope(owner), bindings_of(cls).get(owner, {}))
+class _Meanings(dict[tuple[type, Any], "Meaning | None"]):
+    """The meanings of the annotations of fields, each read once; None for an attribute that is none."""
+
+    def __missing__(self, key: tuple[Any, Any]) -> Meaning | None:
+        cls, name = key
+        owner = next((base for base in cls.__mro__ if name in own_annotations(base)), None)
+        found = None
+        if owner is not None and name in info_of(cls).specs:
+            bindings = bindings_of(cls).get(owner, {})
+            found = meaning_of(own_annotations(owner)[name], AnnotationScope(owner), bindings)
+        self[key] = found
+        return found
+
+    def is_misfit(self, cls: Any, name: Any, value: Any) -> bool:
+        """Whether a static value is surely not one of its field."""
+        meaning = self[cls, name]
+        return meaning is not None and misfit_of(value, meaning) is not None
 
 
 def renames_of(cls: Any) -> dict[Any, str]:
@@ -515,6 +532,7 @@ def _children_of(form: Json) -> list[tuple[Json, Json]]:
 def _paths_of(root: Json, entries: list[dict[str, Json]]) -> dict[int, Path]:
     """The first path of each object that the root leads to, in the order of the graph."""
     paths: dict[int, Path] = {}
+    places = dict(enumerate(entries))  # of which a negative number is none
     stack: list[tuple[Json, Path]] = [(root, ())]
     reader = Reader(Names())
     while stack:
@@ -528,7 +546,7 @@ def _paths_of(root: Json, entries: list[dict[str, Json]]) -> dict[int, Path]:
         index = form["object"]
         if index in paths:
             continue
-        entry = entries[index]
+        entry = places[index]
         paths[index] = path
         if "class" in entry:
             elements = sorted((int(name), child) for name, child in entry.get("elements", {}).items())

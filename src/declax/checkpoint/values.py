@@ -27,7 +27,7 @@ from declax._typing import MISSING, Immutable, Path
 from declax._variables.metadata import Metadata
 from declax._variables.placement import context_mesh
 from declax._variables.variable import Variable, new_variable
-from declax.checkpoint.names import Names, name_of
+from declax.checkpoint.names import Names, is_local, name_of
 from declax.config import registry
 from declax.config._data import SpecData
 from declax.config.registry import dtype_name
@@ -79,10 +79,12 @@ class Writer:
 
     Attributes:
       problems: the values that have no form in a file; ``{"unnamed": description}`` stands for them.
+      local: the paths of classes that were defined in functions, with their names.
     """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self.local: dict[Path, str] = {}
 
     def write(self, value: Any, path: Path, depth: int = 0) -> Json:
         """The form of a value at a path."""
@@ -112,17 +114,19 @@ class Writer:
     def name_at(self, target: Any, path: Path) -> str:
         """The name of a class or function at a path; that for people, with a problem, if it has none."""
         try:
-            return self._name(target)
+            return self._name(target, path)
         except _UnnamedError as error:
             self.problems.append(Problem(path, *map(str, error.args)))
             return type_name(target) if isinstance(target, type) else describe(target)
 
-    def _name(self, target: Any) -> str:
+    def _name(self, target: Any, path: Path) -> str:
         name = name_of(target)
         if name is None:
             what = "a lambda" if getattr(target, "__name__", "") == "<lambda>" else describe(target)
             fix = "a function of a module, registered by dx.register_kind, or given as extra= when it is loaded"
             raise _UnnamedError(f"{what} has no name in files", fix)
+        if is_local(name):
+            self.local[path] = name
         return name
 
     def _form(self, value: Any, path: Path, depth: int) -> Json:
@@ -146,8 +150,8 @@ class Writer:
         scalar = _scalar_form(value) or _array_form(value)
         if scalar is not None:
             return scalar
-        if isinstance(value, enum.Enum):
-            return {"enum": self._name(cls), "member": value.name}
+        if isinstance(value, enum.Enum) and value.name in cls.__members__:
+            return {"enum": self._name(cls, path), "member": value.name}
         if isinstance(value, functools.partial):
             function = self.write(value.func, path, depth)
             arguments = self._items(value.args, path, depth), self._named(value.keywords, path, depth)
@@ -155,7 +159,7 @@ class Writer:
         if isinstance(value, Ref):
             return {"ref": value.path}
         if isinstance(value, SpecData):
-            return {"call": self._name(value.target), "arguments": self._named(value.arguments, path, depth)}
+            return {"call": self._name(value.target, path), "arguments": self._named(value.arguments, path, depth)}
         if isinstance(value, PartitionSpec):
             return {"partition": self._items(value, path, depth)}
         if isinstance(value, (Mesh, AbstractMesh)):
@@ -174,12 +178,16 @@ class Writer:
         if isinstance(value, (Pytree, Variable)):
             raise _UnnamedError(f"{describe(value)} is static", "a part of the model, as data")
         if isinstance(value, tuple) and hasattr(cls, "_fields"):
-            return {"object": self._name(cls), "items": self._items(value, path, depth)}
+            return {
+                "object": self._name(cls, path),
+                "items": self._items(value, path, depth),
+                "fields": list(cls._fields),
+            }
         parts = parts_of(value)
         if parts is not None:
-            return {"object": self._name(cls), "attributes": self._named(parts, path, depth)}
+            return {"object": self._name(cls, path), "attributes": self._named(parts, path, depth)}
         if callable(value) or isinstance(value, type):
-            return {"name": self._name(value)}
+            return {"name": self._name(value, path)}
         raise _UnnamedError(
             f"{describe(value)} has no form in files", "a dataclass, a number, a text or a named function"
         )
@@ -217,12 +225,12 @@ def parts_of(value: Any) -> Mapping[str, Any] | None:
 
 def _array_form(value: Any) -> Json:
     """The form of a dtype, number or array of numpy; None for other values."""
-    if isinstance(value, np.dtype):
+    if isinstance(value, np.dtype) and value.names is None:
         return {"dtype": value.str if dtype_name(value) is None else value.name}
-    is_array = type(value) is np.ndarray and not value.dtype.hasobject
-    if is_array or (isinstance(value, np.generic) and not isinstance(value, np.void)):
-        content: bytes = value.tobytes()
-        return {"array": [str(value.dtype), list(value.shape) if is_array else None, _bytes_text(content)]}
+    array: Any = value
+    is_array = type(array) is np.ndarray and not array.dtype.hasobject
+    if is_array or (isinstance(array, np.generic) and not isinstance(array, np.void)):
+        return {"array": [str(array.dtype), list(array.shape) if is_array else None, _bytes_text(array.tobytes())]}
     return None
 
 
@@ -400,49 +408,53 @@ class Reader:
     def _object(self, form: Json, path: Path) -> Any:
         cls: Any = self.find(form["object"], path)
         if "items" in form:
-            return self._named_tuple(cls, self.items(form["items"], path), path)
+            return self._named_tuple(cls, self.items(form["items"], path), form["fields"], path)
         parts = self.named(form["attributes"], path)
         if cls is MISSING or MISSING in _by_identity(parts.values()):
             return MISSING
         if cls is StaticTransformation:
-            if not _calls_functions(parts["description"]):
-                return self.fail(path, "the call of a transformation names a class")
+            if not _is_transformation(parts["description"]):
+                return self.fail(path, "this is no call of optax, nor of a registered function")
             return StaticTransformation(parts["description"].build())
         if cls is OptLayout:
             return OptLayout(parts["tree"], parts["targets"])
         return self._record(cls, parts, path)
 
-    def _named_tuple(self, cls: Any, items: list[Any], path: Path) -> Any:
+    def _named_tuple(self, cls: Any, items: list[Any], fields: list[str], path: Path) -> Any:
         if cls is MISSING or MISSING in _by_identity(items):
             return MISSING
-        if not (issubclass(cls, tuple) and len(getattr(cls, "_fields", ())) == len(items)):
+        if not (issubclass(cls, tuple) and list(getattr(cls, "_fields", ())) == fields and len(fields) == len(items)):
             return self.fail(path, f"{type_name(cls)} has other fields")
         return tuple.__new__(cls, items)
 
     def _record(self, cls: Any, parts: dict[str, Any], path: Path) -> Any:
         """An object of a dataclass, or of an immutable class of declax, with defaults for fields that are new."""
-        fields: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
-        if not (fields or issubclass(cls, Immutable)) or issubclass(cls, (Pytree, Variable)):
+        is_dataclass = hasattr(cls, "__dataclass_fields__")
+        if not (is_dataclass or issubclass(cls, Immutable)) or issubclass(cls, (Pytree, Variable)):
             return self.fail(path, f"{type_name(cls)} is not a class of values")
+        fields = {field.name: field for field in dataclasses.fields(cls)} if is_dataclass else {}
         for name in parts:
-            if name.startswith("__") or (name not in fields and hasattr(cls, name)):
+            if name.startswith("__") or (name not in fields if is_dataclass else hasattr(cls, name)):
                 return self.fail(path, f"{type_name(cls)} has no attribute {name!r:.40}")
-        defaults = {name: default_of(field) for name, field in fields.items() if name not in parts}
+        values = {name: default_of(field) for name, field in fields.items()} | parts
+        missing = next((name for name, value in values.items() if value is MISSING), None)
+        if missing is not None:
+            return self.fail(path, f"{type_name(cls)}.{missing} is a field by now, without a default")
         made = object.__new__(cls)
-        for name, value in {**defaults, **parts}.items():
-            if value is not MISSING:
-                object.__setattr__(made, name, value)
+        for name, value in values.items():
+            object.__setattr__(made, name, value)
         return made
 
 
-def _calls_functions(value: Any) -> bool:
-    """Whether a Spec calls functions only, and classes of optax: no constructor of a class that a file names runs."""
+def _is_transformation(value: Any) -> bool:
+    """Whether a Spec calls transformations and schedules of optax only, and registered functions."""
     if isinstance(value, SpecData):
-        target = value.target
-        is_function = not isinstance(target, type) or target.__module__.startswith("optax.")
-        return is_function and all(map(_calls_functions, value.arguments.values()))
+        known = (*registry.transformations().values(), *registry.schedules().values(), *registry.registered_kinds())
+        is_known = any(value.target is target for target in known)
+        is_object = isinstance(value.target, type) and not value.target.__module__.startswith("optax.")
+        return is_known and not is_object and all(map(_is_transformation, value.arguments.values()))
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
-    return isinstance(value, (str, bytes)) or all(map(_calls_functions, items))
+    return isinstance(value, (str, bytes)) or all(map(_is_transformation, items))
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
