@@ -1160,3 +1160,24 @@ def test_inner_scopes_may_have_variables_named_like_fields():
         add = dx.defer(lambda w: lambda k: w + k)(w)
 
     assert (Block(3).near, Block(3).add(1)) == ([3, 4], 4)
+
+
+def doubled(size):
+    return 2 * size
+
+
+@pytest.mark.parametrize("line", ["b: int = dx.defer(doubled)(a)", "b: int = int(a * 2)", "b: float = math.sqrt(a)"])
+def test_functions_in_the_body_of_a_plain_dataclass(line):
+    names = {"dx": dx, "math": math, "dataclasses": dataclasses, "doubled": doubled, "__name__": __name__}
+    with pytest.raises(errors.ExpressionError, match="not in the body of a declared class") as caught:
+        exec(f"@dataclasses.dataclass\nclass Sizes:\n    a: int = dx.field(default=3)\n    {line}\n", names)
+    assert caught.value.fix.startswith("@dx.dataclass\nclass Sizes(dx.Pytree): ...")
+
+
+def test_a_function_in_the_body_of_a_declared_pytree():
+    @dx.dataclass
+    class Sizes(dx.Pytree):
+        a: int = dx.field(default=3)
+        b: int = dx.defer(doubled)(a)
+
+    assert Sizes(4).b == 8

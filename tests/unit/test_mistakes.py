@@ -1242,3 +1242,14 @@ def test_streams_that_a_field_takes():
     with pytest.raises(errors.StatusError, match=r"Counted\.count: data was assigned"):
         Counted(3, rngs, rngs=rngs)
     assert dx.Sequential(rngs).layers[0] is rngs
+
+
+def test_a_list_of_declax_in_a_static_field():
+    @dx.dataclass
+    class Model(dx.Layer):
+        sizes: list[int] = dx.field()
+
+    with pytest.raises(errors.StatusError, match=r"Model\.sizes: data was assigned") as caught:
+        Model(dx.List([1]))
+    assert caught.value.fix.endswith("self.sizes = ...        # a list or dict of Python, of values that are static")
+    assert Model([1]).sizes == [1]

@@ -111,12 +111,26 @@ def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -
     """The class body that runs; raises outside of one: nothing would evaluate the operation."""
     frame = class_body()
     if frame is None:
+        plain = _plain_class_body()
         raise error(
             text_of.whole(term),
             "a field has no value until an instance is created, and this is not in the body of a declared class",
-            fix="block.dim        # the field of an instance, in place of Block.dim",
+            fix="block.dim        # the field of an instance, in place of Block.dim"
+            if plain is None
+            else f"@dx.dataclass\nclass {plain}(dx.Pytree): ...        # a plain dataclass calls no functions of its fields\n"
+            "def __post_init__(self): ...        # computes them, in a plain one",
         )
     return frame
+
+
+def _plain_class_body() -> str | None:
+    """The name of the class, which is no Pytree, whose body runs."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and "__qualname__" in frame.f_locals:
+            return frame.f_code.co_name
+        frame = frame.f_back
+    return None
 
 
 def refuse_partial(value: Any, where: str, depth: int = 8) -> None:

@@ -148,14 +148,17 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
         "\nnp.asarray(...)        # for an array in a dataclass, which is a constant then" if is_in_record else ""
     )
     annotated = f"        # or declare it:  {name}: dx.Data[...]" if isinstance(name, str) else ""
+    if getattr(found, "_pytree__holds_elements", False):  # a List or Dict
+        container = f"{target} = ...        # a list or dict of Python, of values that are static"
+    else:
+        container = f"{target} = dx.List(...)        # or dx.Dict, for containers"
     raise StatusError(
         _place(self, name),
         f"data was assigned to an attribute that {what}",
         expected="a static value: a number, a string, a function, or a container of such",
         got=describe(value) + holds,
         why="arrays, Variables and Pytrees must be children of the tree, or jit compiles them into the program",
-        fix=f"{target} = dx.data(...){annotated}\n{target} = dx.List(...)        # or dx.Dict, for containers"
-        + constant,
+        fix=f"{target} = dx.data(...){annotated}\n{container}{constant}",
     )
 
 
