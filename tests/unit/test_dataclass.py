@@ -396,11 +396,13 @@ def test_a_frozen_class_with_a_parent_that_is_not():
     class Parent(dx.Module):
         a: int
 
-    with pytest.raises(TypeError, match="cannot inherit frozen dataclass from a non-frozen one"):
+    with pytest.raises(TypeError, match="Child: the class is frozen, and its base Parent is not") as caught:
 
         @dx.dataclass(frozen=True)
         class Child(Parent):
             b: int
+
+    assert "@dx.dataclass(frozen=True)        # above class Parent too" in str(caught.value)
 
 
 # --- text annotations: this file's are all text ----------------------------------

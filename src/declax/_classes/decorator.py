@@ -156,7 +156,9 @@ def _inherits_other(cls: type, *, is_frozen: bool) -> FieldError:
     """The error for a frozen class with a base that is not, or the reverse."""
     bases = [base for base in cls.__mro__[1:] if "__dataclass_params__" in base.__dict__]
     base = next(base for base in bases if base.__dict__["__dataclass_params__"].frozen is not is_frozen)
-    line = f"class {type_name(cls)}(dx.Module): ...        # a dx.Layer is not frozen"
+    line = f"@dx.dataclass(frozen=True)        # above class {type_name(base)} too"
+    if base.__module__.startswith("declax."):
+        line = f"class {type_name(cls)}(dx.Module): ...        # a dx.{type_name(base)} is not frozen"
     return FieldError(
         type_name(cls),
         f"the class is {'frozen' if is_frozen else 'not frozen'}, and its base {type_name(base)} is "

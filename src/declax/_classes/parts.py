@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
@@ -96,7 +97,7 @@ def fix_of_shared(name: str, value: object) -> str:
     if not isinstance(value, Variable):
         return FIX_OF_SHARED
     array = value.raw_value
-    if isinstance(array, jax.core.Tracer) or not isinstance(array, (int, float, np.ndarray, jax.Array)):
+    if isinstance(array, Tracer) or not isinstance(array, (int, float, np.ndarray, jax.Array)):
         return variable_line(name, type(value), None, None)
     return variable_line(name, type(value), str(np.shape(array)), _initializer_of(array))
 

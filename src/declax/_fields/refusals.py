@@ -117,7 +117,7 @@ def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -
             "a field has no value until an instance is created, and this is not in the body of a declared class",
             fix="block.dim        # the field of an instance, in place of Block.dim"
             if plain is None
-            else f"@dx.dataclass\nclass {plain}(dx.Pytree): ...        # a plain dataclass calls no function of fields\n"
+            else f"@dx.dataclass\nclass {plain}(dx.Pytree): ...        # a plain dataclass calls no functions\n"
             "def __post_init__(self): ...        # computes them, in a plain one",
         )
     return frame
