@@ -430,9 +430,9 @@ class Reader:
     def _record(self, cls: Any, parts: dict[str, Any], path: Path) -> Any:
         """An object of a dataclass, or of an immutable class of declax, with defaults for fields that are new."""
         is_dataclass = hasattr(cls, "__dataclass_fields__")
+        fields = {field.name: field for field in (dataclasses.fields(cls) if is_dataclass else ())}
         if not (is_dataclass or issubclass(cls, Immutable)) or issubclass(cls, (Pytree, Variable)):
             return self.fail(path, f"{type_name(cls)} is not a class of values")
-        fields = {field.name: field for field in dataclasses.fields(cls)} if is_dataclass else {}
         for name in parts:
             if name.startswith("__") or (name not in fields if is_dataclass else hasattr(cls, name)):
                 return self.fail(path, f"{type_name(cls)} has no attribute {name!r:.40}")
