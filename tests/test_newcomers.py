@@ -1,4 +1,4 @@
-"""Two GPTs and a U-Net that were written from the pages alone: they train, and are saved, configured and changed."""
+"""Two GPTs and two U-Nets that were written from the pages alone: they train, and are saved, configured and changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import declax as dx
-from newcomers import gpt, gpt_blind, unet
+from newcomers import gpt, gpt_blind, unet, unet_blind
 
 INPUTS = jnp.zeros((2, 16, 16, 1)), jnp.zeros(2)
 
@@ -114,3 +114,10 @@ def test_a_unet_with_another_middle() -> None:
     assert isinstance(light.middle, unet.Scale)
     assert light.middle.scale.shape == (24,)
     assert dx.eval_shape(light, *INPUTS).shape == (2, 16, 16, 1)
+
+
+def test_a_unet_from_a_file_learns_and_comes_back(tmp_path: Path) -> None:
+    with jax.numpy_dtype_promotion("standard"):  # as users have it
+        losses = unet_blind.main(tmp_path / "checkpoint")
+        assert losses[-1] < 0.8 * losses[0]
+        unet_blind.load(tmp_path / "checkpoint")  # without a target: model, optimizer, average, streams and mode

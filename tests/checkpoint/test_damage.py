@@ -513,7 +513,7 @@ HOSTILE_STRUCTURES = {
                 "description": {"call": "declax.Linear", "arguments": {"in_features": 1, "out_features": 1}}
             },
         },
-        "this is no call of optax, nor of a registered function",
+        "this calls a function that is not of optax",
     ),
     "object of a model": (STATIC, {"object": "declax.Linear", "attributes": {}}, "is not a class of values"),
     "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1], "fields": ["a"]}, "has other fields"),

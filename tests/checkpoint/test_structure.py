@@ -659,3 +659,44 @@ def test_values_that_only_look_named(tmp_path):
         model.value = dx.static(value)
         with pytest.warns(CheckpointWarning, match=r"has no (name|form) in files"):
             dx.save(tmp_path / "c", {"model": model}, overwrite=True)
+
+
+@dx.dataclass
+class Submodules(dx.Layer):
+    widths: tuple[int, ...] = dx.field(default=(2, 3))
+
+    @dx.submodule
+    def parts(self, rngs: dx.Rngs) -> list[Block]:
+        return [Block(width, rngs=rngs) for width in self.widths]
+
+
+def test_a_class_brings_those_that_its_submodules_name(tmp_path):
+    model = Submodules(rngs=keys())
+    dx.save(tmp_path / "c", {"model": model})
+    assert_same(dx.load(tmp_path / "c", extra=[Submodules])["model"], model)
+
+
+CALLS = []
+
+
+def my_transformation(rate):
+    CALLS.append(rate)
+    return optax.sgd(rate)
+
+
+def test_functions_that_make_transformations(tmp_path):
+    specs = {"mine": dx.spec(my_transformation, 0.1), "filtered": dx.spec(dx.by_filter, {"*": dx.spec(optax.sgd, 0.1)})}
+    items = {name: dx.Optimizer(linear(), spec.build()) for name, spec in specs.items()}
+    dx.save(tmp_path / "c", {**items, "model": Caller()})
+    CALLS.clear()
+    found = dx.load(tmp_path / "c", extra=[Caller])  # whose code names the function, which does not allow to call it
+    assert_same(found["filtered"], items["filtered"])
+    with pytest.raises(CheckpointError, match="this calls a function that is not of optax, given as extra="):
+        found["mine"]
+    assert not CALLS
+    assert_same(dx.load(tmp_path / "c", extra=[Caller, my_transformation])["mine"], items["mine"])
+
+
+class Caller(dx.Module):
+    def optimizer(self):
+        return my_transformation(0.1)

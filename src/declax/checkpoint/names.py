@@ -26,8 +26,9 @@ import numpy as np
 from declax._classes.pytree import Pytree
 from declax._fields.annotations import own_annotations
 from declax._fields.call import Term, call_of, operands_of
-from declax._fields.class_info import maker_of
+from declax._fields.class_info import info_of, maker_of
 from declax._fields.interning import Shared
+from declax._fields.specifiers import SubmoduleRecipe
 from declax._typing import MISSING, Immutable
 from declax._variables.variable import Variable
 from declax.config import registry
@@ -38,7 +39,7 @@ _PUBLIC: Final = ("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.lax", "jax.
 """The modules of JAX whose public functions and classes have a name."""
 _FILES: Final = frozenset({"load", "save", "savez", "fromfile", "from_dlpack", "frombuffer", "set_printoptions"})
 """The functions of `jax.numpy` that reach out of the process."""
-_FUNCTIONS: Final = ("declax.nn", "declax.initializers", "declax._variables", "declax._sharding", "declax._filters")
+_FUNCTIONS: Final = tuple(f"declax.{name}" for name in "nn initializers training _variables _sharding _filters".split())
 """The modules of declax whose functions a static value may be."""
 
 
@@ -110,6 +111,13 @@ class Names:
     def given(self) -> list[str]:
         """The names of the classes and functions that the caller gave."""
         return [target.__name__ for target in self._given if hasattr(target, "__name__")]
+
+    def may_call(self, target: Any) -> bool:
+        """Whether a function may be called for a transformation: of optax or declax, or given or registered by name."""
+        tables = (registry.transformations().values(), registry.schedules().values(), registry.registered_kinds())
+        known = any(target is function for table in (*tables, self._given) for function in table)
+        is_class = isinstance(target, type) and not target.__module__.startswith("optax.")
+        return not is_class and (known or str(getattr(target, "__module__", "")).startswith("declax.training."))
 
     def find(self, name: str) -> Any:
         """The class or function of a name; MISSING if there is none that the file may name."""
@@ -243,6 +251,9 @@ def _named_by(target: Any) -> Iterator[Any]:
                 yield from _named_in(function)
         for expressions in maker_of(base).expressions.values():
             yield from _called_in(expressions)
+        for spec in info_of(base).specs.values():
+            if isinstance(spec.recipe, SubmoduleRecipe) and isinstance(spec.recipe.build, types.FunctionType):
+                yield from _named_in(spec.recipe.build)
         namespace = vars(sys.modules.get(base.__module__, types))
         for annotation in own_annotations(base).values():
             yield from _in_annotation(annotation, namespace)

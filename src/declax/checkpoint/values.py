@@ -413,12 +413,19 @@ class Reader:
         if cls is MISSING or MISSING in _by_identity(parts.values()):
             return MISSING
         if cls is StaticTransformation:
-            if not _is_transformation(parts["description"]):
-                return self.fail(path, "this is no call of optax, nor of a registered function")
+            if not self._may_call(parts["description"]):
+                return self.fail(path, "this calls a function that is not of optax, given as extra=, or registered")
             return StaticTransformation(parts["description"].build())
         if cls is OptLayout:
             return OptLayout(parts["tree"], parts["targets"])
         return self._record(cls, parts, path)
+
+    def _may_call(self, value: Any) -> bool:
+        """Whether a Spec calls only functions that make transformations: a file must not run others."""
+        if isinstance(value, SpecData):
+            return self._names.may_call(value.target) and all(map(self._may_call, value.arguments.values()))
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+        return isinstance(value, (str, bytes)) or all(map(self._may_call, items))
 
     def _named_tuple(self, cls: Any, items: list[Any], fields: list[str], path: Path) -> Any:
         if cls is MISSING or MISSING in _by_identity(items):
@@ -444,17 +451,6 @@ class Reader:
         for name, value in values.items():
             object.__setattr__(made, name, value)
         return made
-
-
-def _is_transformation(value: Any) -> bool:
-    """Whether a Spec calls transformations and schedules of optax only, and registered functions."""
-    if isinstance(value, SpecData):
-        known = (*registry.transformations().values(), *registry.schedules().values(), *registry.registered_kinds())
-        is_known = any(value.target is target for target in known)
-        is_object = isinstance(value.target, type) and not value.target.__module__.startswith("optax.")
-        return is_known and not is_object and all(map(_is_transformation, value.arguments.values()))
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
-    return isinstance(value, (str, bytes)) or all(map(_is_transformation, items))
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
