@@ -76,7 +76,7 @@ def names_around(cls: type, annotations: Mapping[str, Any]) -> dict[str, object]
         around = f"{frame.f_code.co_qualname}.<locals>."
         if cls.__qualname__.startswith(around) and frame.f_globals.get("__name__") == cls.__module__:
             names = frame.f_locals
-            found = {**{word: names[word] for word in wanted & names.keys()}, **found}
+            found = {**{word: names[word] for word in wanted.intersection(names)}, **found}
         frame = frame.f_back
     return found
 
