@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -108,7 +107,7 @@ def load(folder: Path, kind: str) -> dict[str, float]:
         dx.load_weights(model, folder / "weights", map=NAMES)
     else:
         dx.load(folder / "checkpoint", into={"model": model}, verify=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = most_resident()
     leaves = jax.tree.leaves(dx.as_pure(dx.state(model)))
     sizes = [leaf.nbytes for leaf in leaves]
     assert all(len(leaf.sharding.device_set) == len(jax.devices()) for leaf in leaves)
@@ -124,6 +123,12 @@ def load(folder: Path, kind: str) -> dict[str, float]:
 def resident() -> int:
     """The memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def most_resident() -> int:
+    """The most memory that this process has had since it began; `getrusage` counts that of its parent too."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def measured(folder: Path, kind: str, devices: int) -> dict[str, float]:

@@ -20,6 +20,7 @@ import optax
 import pytest
 
 import declax as dx
+from declax.config import registry
 from declax.errors import CheckpointError, CheckpointWarning
 
 
@@ -391,8 +392,18 @@ def test_a_module_brings_its_classes(tmp_path, monkeypatch):
     assert type(dx.load(tmp_path / "c", extra=[module])["model"]) is module.Head
 
 
-def test_registered_classes_are_known(tmp_path, monkeypatch):
-    monkeypatch.setattr("declax.config.registry._KINDS", {})
+@pytest.fixture
+def own_kinds(monkeypatch):
+    """Kinds that are registered in a test are not known after it."""
+    monkeypatch.setattr(registry, "_KINDS", {})
+    yield
+    monkeypatch.undo()
+    for notify in registry._on_change:
+        notify()
+
+
+@pytest.mark.usefixtures("own_kinds")
+def test_registered_classes_are_known(tmp_path):
     dx.register_kind(dx.Module, Tower)
     dx.save(tmp_path / "c", {"model": Tower(4, rngs=keys())})
     assert type(dx.load(tmp_path / "c")["model"]) is Tower
@@ -422,8 +433,8 @@ def test_what_has_no_name_is_said_when_it_is_saved(case, tmp_path):
     assert again["model"] is model
 
 
-def test_a_registered_function_has_a_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("declax.config.registry._KINDS", {})
+@pytest.mark.usefixtures("own_kinds")
+def test_a_registered_function_has_a_name(tmp_path):
     dx.register_kind(Any, double)
     model = Block(4, double, rngs=keys())
     dx.save(tmp_path / "c", {"model": model})

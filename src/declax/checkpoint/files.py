@@ -66,7 +66,7 @@ class OpenFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         with naming(path, "opened"):
             self.descriptor: int = os.open(path, flags | (0 if follow_links else NO_FOLLOW))

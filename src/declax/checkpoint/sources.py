@@ -57,6 +57,9 @@ class Source(Protocol):
 class OrbaxSource:
     """A checkpoint of Orbax. It has no digests."""
 
+    manifest: Manifest
+    stored: dict[str, Stored]
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         self.manifest, self.stored = orbax_engine.read(path)
@@ -83,6 +86,9 @@ class OrbaxSource:
 
 class FolderSource:
     """A checkpoint of declax. Threads compute the digests of its files meanwhile, if `verify` is True."""
+
+    manifest: Manifest
+    stored: dict[str, Stored]
 
     def __init__(self, folder: Path, *, verify: bool) -> None:
         self._folder = folder

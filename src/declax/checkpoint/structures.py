@@ -114,9 +114,9 @@ class StructureWriter:
             holder[key] = form
             stack += reversed(children)
         self.structure: dict[str, Json] = {"format": FORMAT, **root, "objects": self._entries}
-        self.problems = self._values.problems
-        self.local = self._values.local
-        self.objects = found.objects
+        self.problems: list[Problem] = self._values.problems
+        self.local: dict[Path, str] = self._values.local
+        self.objects: list[Any] = found.objects
 
     def _token(self, token: Any, path: Path) -> tuple[Json, list[tuple[Any, Any, Path]]]:
         """The form of a token, and where the forms of its children belong."""
@@ -302,7 +302,7 @@ class StructureReader:
     def __init__(self, structure: Json, names: Names, leaf: Placeholder, mesh: Any = None) -> None:
         self._reader = Reader(names, mesh)
         self._leaf = leaf
-        self.problems = self._reader.problems
+        self.problems: list[Problem] = self._reader.problems
         self._entries: list[dict[str, Json]] = structure["objects"]
         self._root = structure["root"]
         if structure["format"] != FORMAT:
