@@ -112,9 +112,9 @@ def load(
     compared before the first one is written to.
 
     Without `into`, each item comes back as what it was: models, optimizers and random streams with their classes,
-    attributes, sharing and modes, and containers and States of these. No constructor runs, and nothing of the
-    checkpoint is executed; only classes of declax, registered ones, those in `extra`, and those that the code of these
-    names are made.
+    attributes, sharing and modes, and containers and States of these. No constructor runs. Only classes of
+    declax, registered ones, those in `extra`, and those that the code of these names are made. The only functions that
+    are called are those that make the transformation of an optimizer: of optax and declax, in `extra`, or registered.
 
     Args:
       path: the folder.
