@@ -119,12 +119,13 @@ def _leaves_of_graph(value: Any) -> list[Leaf]:
 
 def _computed(value: Any) -> list[Path]:
     """The paths of the values of cached properties, which are computed again."""
-    return [
-        (*path, name)
-        for path, node in walk_nodes(value)
-        for name in vars(node)
-        if isinstance(name, str) and isinstance(class_attribute(type(node), name), functools.cached_property)
-    ]
+    return [(*path, name) for path, node in walk_nodes(value) for name in vars(node) if not is_stored(type(node), name)]
+
+
+def is_stored(cls: Any, name: Any) -> bool:
+    """Whether a file keeps an attribute: not the values of cached properties, which are computed again."""
+    is_of_typing = name == "__orig_class__"  # of an instance of a generic class
+    return not is_of_typing and not isinstance(class_attribute(cls, str(name)), functools.cached_property)
 
 
 def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:

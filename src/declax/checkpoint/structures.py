@@ -7,7 +7,6 @@ what holds it refers to its place in the list, so that shared objects and cycles
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -37,6 +36,7 @@ from declax._tree.statuses import is_data, static_status
 from declax._typing import MISSING, Path
 from declax._variables.policy import NO_POLICY, Policy
 from declax._variables.variable import Variable, new_variable, set_raw
+from declax.checkpoint.items import is_stored
 from declax.checkpoint.names import Names
 from declax.checkpoint.values import Json, Problem, Reader, Writer, default_of
 from declax.config._reading.part_readers import version_of
@@ -251,12 +251,6 @@ def leaf_kind(value: Any) -> str:
     if isinstance(value, (bool, int, float, complex, str)):
         return PLAIN
     return str(jax.random.key_impl(value)) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else ARRAY
-
-
-def is_stored(cls: Any, name: Any) -> bool:
-    """Whether a file keeps an attribute: not the values of cached properties, which are computed again."""
-    is_of_typing = name == "__orig_class__"  # of an instance of a generic class
-    return not is_of_typing and not isinstance(class_attribute(cls, str(name)), functools.cached_property)
 
 
 def is_allowed(cls: Any, name: str) -> bool:
