@@ -12,17 +12,15 @@ import declax as dx
 
 
 @dx.dataclass
-class Attention(dx.Module):
+class Attention(dx.Layer):
     """Causal attention of several heads."""
 
     dim: int = dx.static(ge=1)
     heads: int = dx.static(default=8, ge=1, le=128, help="how many views there are")
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    query = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    key = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    value = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    out = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    query = dx.Linear(dim, dim, use_bias=False)
+    key = dx.Linear(dim, dim, use_bias=False)
+    value = dx.Linear(dim, dim, use_bias=False)
+    out = dx.Linear(dim, dim, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         split = (*x.shape[:-1], self.heads, self.dim // self.heads)
@@ -32,7 +30,7 @@ class Attention(dx.Module):
 
 
 @dx.dataclass
-class Shift(dx.Module):
+class Shift(dx.Layer):
     """Adds what came before."""
 
     dim: int = dx.static(ge=1)
@@ -43,40 +41,36 @@ class Shift(dx.Module):
 
 
 @dx.dataclass
-class Gated(dx.Module):
+class Gated(dx.Layer):
     """Three layers, of which one is a gate."""
 
     dim: int = dx.static(ge=1)
     hidden: int = dx.static(ge=1)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.silu)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
-    gate = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
-    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
+    up = dx.Linear(dim, hidden, use_bias=False)
+    gate = dx.Linear(dim, hidden, use_bias=False)
+    down = dx.Linear(hidden, dim, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 @dx.dataclass
-class Mlp(dx.Module):
+class Mlp(dx.Layer):
     """Two layers."""
 
     dim: int = dx.static(ge=1)
     hidden: int = dx.static(ge=1)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
-    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
+    up = dx.Linear(dim, hidden, use_bias=False)
+    down = dx.Linear(hidden, dim, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.activation(self.up(x)))
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """A mixer over the positions and one over the features, each behind a norm."""
 
     mixer: Attention | Shift
@@ -90,7 +84,7 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Transformer(dx.Module):
+class Transformer(dx.Layer):
     """Blocks between an embedding and a layer."""
 
     embed: dx.Embed

@@ -239,7 +239,7 @@ FIGURES = (
         "classes", "the same, each with a specifier", FLOOR, partial(_classes, maker="make_declared_class"), bar=3.0
     ),
     Figure("construction", "constructing a declared linear layer", BY_HAND, _layers),
-    Figure("construction", "constructing a model of 12 blocks, in both styles", PEER, _models, bar=0.4),
+    Figure("construction", "constructing a model of 12 blocks, in both styles", PEER, _models, bar=0.35),
     Figure(
         "import",
         "import of the names of a training script",

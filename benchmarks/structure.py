@@ -1,8 +1,8 @@
 """Counts the size of the sources, and the frames of common operations: ``python -m benchmarks.structure``.
 
-Code lines are lines with a token other than a comment or a docstring. An import floor is a module's longest chain of
-imports inside declax. A frame is a call of a Python function whose file belongs to declax; generated functions count
-as the file `<declax ...>` that they name.
+Tokens are those of code, without comments and docstrings, and code lines are the lines with one. An import floor is a
+module's longest chain of imports inside declax. A frame is a call of a Python function whose file belongs to declax;
+generated functions count as the file `<declax ...>` that they name.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Size:
     modules: int = 0
     lines: int = 0
     code_lines: int = 0
+    tokens: int = 0
     functions: list[int] = field(default_factory=list)
     named_functions: list[int] = field(default_factory=list)
 
@@ -96,13 +97,14 @@ def docstring_lines(tree: ast.Module) -> set[int]:
     return found
 
 
-def code_lines(text: str) -> set[int]:
-    """The numbers of the lines that hold code."""
-    found: set[int] = set()
+def code_of(text: str) -> tuple[set[int], int]:
+    """The numbers of the lines that hold code, and how many tokens these have."""
+    found, docstrings, tokens = set[int](), docstring_lines(ast.parse(text)), 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in NO_CODE:
+        if token.type not in NO_CODE and token.start[0] not in docstrings:
             found.update(range(token.start[0], token.end[0] + 1))
-    return found - docstring_lines(ast.parse(text))
+            tokens += 1
+    return found, tokens
 
 
 def function_lengths(text: str, code: set[int]) -> Iterator[tuple[int, bool]]:
@@ -122,10 +124,11 @@ def size_of(paths: list[Path]) -> Size:
     size = Size()
     for path in paths:
         text = path.read_text(encoding="utf-8")
-        code = code_lines(text)
+        code, tokens = code_of(text)
         size.modules += 1
         size.lines += text.count("\n")
         size.code_lines += len(code)
+        size.tokens += tokens
         for length, is_special in function_lengths(text, code):
             size.functions.append(length)
             size.named_functions += [] if is_special else [length]
@@ -237,6 +240,19 @@ def declare_layer() -> type:
     return Block
 
 
+def declare_readme() -> type:
+    @dx.dataclass
+    class Block(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 4 * dim)
+        down = dx.Linear(4 * dim, dim)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return x + self.down(dx.relu(self.up(x)))
+
+    return Block
+
+
 @dx.dataclass
 class Scale(dx.Module):
     """A model without a layer of declax, and without static attributes."""
@@ -264,6 +280,8 @@ def operations() -> Iterator[tuple[str, Trail]]:
     yield "class creation", trail_of(declare)
     declare_layer()
     yield "class creation, with a field, keys and a part", trail_of(declare_layer)
+    declare_readme()
+    yield "class creation, the Block of README", trail_of(declare_readme)
     rngs = dx.Rngs(0)
     dx.Linear(3, 4, rngs=rngs)
     yield "Linear(3, 4, rngs=rngs)", trail_of(lambda: dx.Linear(3, 4, rngs=rngs))
@@ -286,10 +304,10 @@ def main() -> None:
     """Prints both tables."""
     argparse.ArgumentParser(prog="python -m benchmarks.structure", description=__doc__).parse_args()
     rows = [
-        [name, *map(str, (s.modules, s.lines, s.code_lines, len(s.functions))), f"{s.mean_function:.1f}"]
+        [name, *map(str, (s.modules, s.lines, s.code_lines, s.tokens, len(s.functions))), f"{s.mean_function:.1f}"]
         for name, s in sizes().items()
     ]
-    print(table(["package", "modules", "lines", "code lines", "functions", "code lines a function"], rows))
+    print(table(["package", "modules", "lines", "code lines", "tokens", "functions", "code lines a function"], rows))
     everything = size_of(sorted(SOURCE.rglob("*.py")))
     print(f"\nlines without layers and later features: {lines_of_the_core()}")
     print(f"code lines a function, special methods and properties apart: {everything.mean_named_function:.1f}")

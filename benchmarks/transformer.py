@@ -16,33 +16,36 @@ BLOCKS, HEADS, WIDTH, VOCABULARY = 12, 4, 64, 128
 Arrays = dict[str, Any]
 
 
-class Attention(dx.Module):
-    def __init__(self, rngs: dx.Rngs) -> None:
-        self.query, self.key, self.value, self.out = (dx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(4))
+@dx.dataclass
+class Attention(dx.Layer):
+    query = dx.Linear(WIDTH, WIDTH)
+    key = dx.Linear(WIDTH, WIDTH)
+    value = dx.Linear(WIDTH, WIDTH)
+    out = dx.Linear(WIDTH, WIDTH)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.out(attend(self.query(x), self.key(x), self.value(x)))
 
 
-class Block(dx.Module):
-    def __init__(self, rngs: dx.Rngs) -> None:
-        self.norm_1 = dx.LayerNorm(WIDTH, rngs=rngs)
-        self.attention = Attention(rngs)
-        self.norm_2 = dx.LayerNorm(WIDTH, rngs=rngs)
-        self.up = dx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
-        self.down = dx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
+@dx.dataclass
+class Block(dx.Layer):
+    norm_1 = dx.LayerNorm(WIDTH)
+    attention = Attention()
+    norm_2 = dx.LayerNorm(WIDTH)
+    up = dx.Linear(WIDTH, 4 * WIDTH)
+    down = dx.Linear(4 * WIDTH, WIDTH)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x + self.attention(self.norm_1(x))
         return x + self.down(dx.gelu(self.up(self.norm_2(x))))
 
 
-class Transformer(dx.Module):
-    def __init__(self, rngs: dx.Rngs) -> None:
-        self.embed = dx.Embed(VOCABULARY, WIDTH, rngs=rngs)
-        self.blocks = dx.List([Block(rngs) for _ in range(BLOCKS)])
-        self.norm = dx.LayerNorm(WIDTH, rngs=rngs)
-        self.head = dx.Linear(WIDTH, VOCABULARY, rngs=rngs)
+@dx.dataclass
+class Transformer(dx.Layer):
+    embed = dx.Embed(VOCABULARY, WIDTH)
+    blocks = dx.repeat(BLOCKS, Block())
+    norm = dx.LayerNorm(WIDTH)
+    head = dx.Linear(WIDTH, VOCABULARY)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = self.embed(tokens)
@@ -58,7 +61,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def make_model() -> Transformer:
-    return Transformer(dx.Rngs(0))
+    return Transformer(rngs=dx.Rngs(0))
 
 
 def model_step(model: Transformer, optimizer: dx.Optimizer[Transformer], tokens: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ class Norm(enum.Enum):
 
 
 @dx.dataclass
-class Attention(dx.Module):
+class Attention(dx.Layer):
     """Mixes by attention.
 
     Args:
@@ -32,20 +32,16 @@ class Attention(dx.Module):
     dropout: float = dx.static(default=0.0, ge=0.0, le=1.0)
     kernel_init: Initializer = dx.static(default=dx.initializers.lecun_normal())
     dtype: Dtype | None = dx.static(default=None)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    query = dx.Linear(dim, dim, kernel_init=kernel_init, rngs=rngs)
+    query = dx.Linear(dim, dim, kernel_init=kernel_init)
 
 
 @dx.dataclass
-class Mlp(dx.Module):
+class Mlp(dx.Layer):
     dim: int = dx.static(ge=1)
     hidden: int = dx.static(ge=1)
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     kernel_init: Initializer = dx.static(default=dx.initializers.lecun_normal())
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, hidden, rngs=rngs)
+    up = dx.Linear(dim, hidden)
 
 
 @dx.dataclass

@@ -183,11 +183,13 @@ def test_cheap_figures_stay_near_their_bars(benchmarks):
 
 
 FRAMES = {
-    "first jit call": (288, 21, 103),
+    "first jit call": (301, 31, 131),
     "later jit call": (2, 2, 1),
-    "first jit call of a model without layers": (276, 17, 93),
-    "class creation, with a field, keys and a part": (244, 26, 112),
-    "Linear(3, 4, rngs=rngs)": (52, 10, 23),
+    "first jit call of a model without layers": (287, 27, 120),
+    "first split": (56, 13, 24),
+    "class creation, with a field, keys and a part": (192, 25, 101),
+    "class creation, the Block of README": (268, 26, 139),
+    "Linear(3, 4, rngs=rngs)": (52, 11, 27),
 }
 """Frames, files and changes of file of a call, as measured in a new process: they grow only on purpose."""
 
@@ -216,8 +218,11 @@ def test_the_sizes_of_the_code_that_have_a_bound(benchmarks):
     sizes = structure.sizes()
     comment = "# type: " + "ignore"
     ignores = sum(path.read_text(encoding="utf-8").count(comment) for path in structure.SOURCE.rglob("*.py"))
-    assert sizes["mypy_plugin"].lines < 3200
-    assert sizes["config"].lines < 8000
+    assert sizes["mypy_plugin"].lines < 4400  # with what a class body may not ask, and exact results
+    renaming = [*(structure.SOURCE / "config" / "_rename").glob("*.py")]
+    lines_of_renaming = sum(path.read_text(encoding="utf-8").count("\n") for path in renaming)
+    assert 0 < lines_of_renaming < 1300
+    assert sizes["config"].lines - lines_of_renaming < 8000
     assert 7 <= sizes["all"].mean_function <= 12
     assert 7.5 <= sizes["all"].mean_named_function <= 12
     assert ignores <= 2.8 * sizes["all"].code_lines / 1000

@@ -4,6 +4,7 @@ The blocks of a page share one namespace and run in order. What may stand after 
 
 - nothing: the block must run;
 - ``{raises=StatusError}``: the block must raise that error, at its end or before;
+- ``{warns=LostWriteWarning}``: the block must give that warning;
 - ``{mypy=declax-field}``: the block is for mypy, which must give that error; tests/typing/test_plugin_page.py runs it;
 - ``{needs=optuna}``: the block must run if that module is installed. It sees the names of the page and those of blocks
   that need the same module. The rest of the page does not see its names.
@@ -49,9 +50,11 @@ from fenced import FILE, ROOT, Block, blocks_of, pages
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RAISES = re.compile(r"\{raises=(\w+)\}")
+WARNS = re.compile(r"\{warns=(\w+)\}")
 FOR_MYPY = re.compile(r"\{mypy=[\w-]+\}")
 NEEDS = re.compile(r"\{needs=(\w+)\}")
 VARIABLE = re.compile(r"([A-Z_]+)=(.*)")
+NOT_RUN = "\0"  # the outcome of a block that needs a package that is not installed
 
 
 def run_page(path: Path) -> None:
@@ -71,14 +74,14 @@ def run_page(path: Path) -> None:
                 importlib.invalidate_caches()
                 outcome = None
             elif needed := NEEDS.fullmatch(block.info):
-                run_beside(path, block, module, names_beside.setdefault(needed[1], {}))
-                outcome = None
+                outcome = run_beside(path, block, module, names_beside.setdefault(needed[1], {}))
             elif block.language == "python":
                 outcome = run_block(path, block, module)
             elif block.language == "sh" and block.info == "{run}":
                 outcome = run_shell(path, block)
             elif block.info == "{output}":
-                check_output(path, block, outcome)
+                if outcome != NOT_RUN:
+                    check_output(path, block, outcome)
             else:
                 is_python = block.language in ("py", "python3", "pycon") or block.info.startswith("{")
                 assert not is_python, f"{path.name}:{block.line}: write ```python or ```text {{output}}"
@@ -130,6 +133,13 @@ def run_script(words: list[str]) -> None:
 def run_block(path: Path, block: Block, module: types.ModuleType) -> str:
     """Runs a block and returns what it printed, or the message of the error that it had to raise."""
     where = f"{path.name}:{block.line}"
+    if warning := WARNS.fullmatch(block.info):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            outcome = run_block(path, dataclasses.replace(block, info=""), module)
+        given = [found.category.__name__ for found in caught]
+        assert given == [warning[1]], f"{where}: gave {', '.join(given) or 'no'} {warning[1]}"
+        return outcome
     expected = RAISES.fullmatch(block.info)
     assert expected or not block.info, f"{where}: {block.info!r} is not a marker that test_docs.py knows"
     if block.text.lstrip().startswith(">>>"):
@@ -151,18 +161,19 @@ def run_block(path: Path, block: Block, module: types.ModuleType) -> str:
     return printed.getvalue()
 
 
-def run_beside(path: Path, block: Block, module: types.ModuleType, own: dict[str, object]) -> None:
+def run_beside(path: Path, block: Block, module: types.ModuleType, own: dict[str, object]) -> str:
     """Runs a block that needs another package, if it is installed, and keeps the names that it defines."""
     if missing_from([block]):
-        return
+        return NOT_RUN
     beside = types.ModuleType(module.__name__)
     vars(beside).update(vars(module), **own)
     if importlib.util.find_spec("cloudpickle"):
         importlib.import_module("cloudpickle").register_pickle_by_value(module)  # as `__main__`, for other processes
     with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):  # of other packages
         warnings.simplefilter("ignore")
-        run_block(path, dataclasses.replace(block, info=""), beside)
+        outcome = run_block(path, dataclasses.replace(block, info=""), beside)
     own.update({name: value for name, value in vars(beside).items() if vars(module).get(name) is not value})
+    return outcome
 
 
 def missing_from(blocks: Iterable[Block]) -> set[str]:
@@ -204,7 +215,10 @@ def package_modules() -> list[str]:
 @pytest.mark.parametrize("name", package_modules())
 def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except declax.errors.MissingExtraError as error:
+        pytest.skip(str(error))
     given = {"dx": declax, "declax": declax, "jax": jax, "jnp": jnp, "np": np}
     report = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
@@ -236,6 +250,10 @@ SCRIPT = "```python {file=a.py}\nimport os\nprint(os.environ['A'])\n```\n"
         ("```python {raises=LookupError}\n{}['x']\n```\n", None),
         ("```python {raises=TypeError}\nint('x')\n```\n", "raised ValueError"),
         ("```python {raises=TypeError}\n1\n```\n", "raised no TypeError"),
+        ("```python {warns=UserWarning}\nimport warnings\nwarnings.warn('a')\n```\n", None),
+        ("```python {warns=UserWarning}\nimport warnings\n```\n", "gave no UserWarning"),
+        ("```python {needs=json}\nprint(1)\n```\n```text {output}\n2\n```\n", "the page says"),
+        ("```python {needs=nothing_like_it}\nprint(1)\n```\n```text {output}\n1\n```\n", None),
         ("```sh {run}\ndeclax show declax:Dropout\n```\n```text {output}\nDropout\n...rate: float...\n```\n", None),
         ("```sh {run}\ndeclax show\n```\n```text {output}\nnothing\n```\n", "the class is missing"),
         ("```sh {run}\nrm page.md\n```\n", "page.md:2: rm is not run here"),

@@ -25,12 +25,11 @@ X = jnp.linspace(-1.0, 1.0, 8).reshape(4, 2)
 
 
 @dx.dataclass
-class Net(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(2, 4, rngs=rngs)
-    norm = dx.BatchNorm(4, rngs=rngs)
-    drop = dx.Dropout(0.5, rngs=rngs)
-    down = dx.Linear(4, 3, rngs=rngs)
+class Net(dx.Layer):
+    up = dx.Linear(2, 4)
+    norm = dx.BatchNorm(4)
+    drop = dx.Dropout(0.5)
+    down = dx.Linear(4, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(self.drop(self.norm(self.up(x))))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 
 import declax as dx
@@ -36,7 +37,7 @@ class Classifier(dx.Layer):
     drop = dx.Dropout(rate)
     head = dx.Linear(hidden, 10)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch 64"]) -> Float[Array, "batch 10"]:
         return self.head(self.drop(dx.relu(self.first(x))))
 
 

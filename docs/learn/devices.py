@@ -20,6 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from jax.sharding import AxisType, NamedSharding
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 
 import declax as dx
@@ -45,7 +46,7 @@ class Classifier(dx.Layer):
         (hidden, 10), initializer=dx.initializers.lecun_normal(), sharding=("hidden", "classes")
     )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch 64"]) -> Float[Array, "batch 10"]:
         return dx.relu(x @ self.up) @ self.down
 
 

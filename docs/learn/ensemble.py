@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 
 import declax as dx
 
@@ -44,7 +45,7 @@ class Net(dx.Layer):
         dx.Linear(hidden, 1),
     )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch 1"]) -> Float[Array, "batch 1"]:
         return self.layers(x)
 
 

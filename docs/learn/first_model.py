@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -47,7 +48,8 @@ for axis, image, label in zip(axes, x, y, strict=False):
 # - `hidden` and `rate` are **fields**: arguments of the constructor, and attributes of the object.
 # - `first`, `drop` and `head` are **parts**. Each object makes its own, with the values of its fields.
 #
-# There is no `__init__` to write. The method `__call__` says what the model computes.
+# There is no `__init__` to write. The method `__call__` says what the model computes. Its annotations say the shapes of
+# arrays: `dx.check_shapes` [proves them for every size](../shapes.md).
 #
 # The initial parameters are random numbers. `dx.Rngs(0)` draws them from the seed 0. Every `Layer` takes it as the
 # argument `rngs`, and passes it to its parts.
@@ -62,7 +64,7 @@ class Classifier(dx.Layer):
     drop = dx.Dropout(rate)
     head = dx.Linear(hidden, 10)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch 64"]) -> Float[Array, "batch 10"]:
         return self.head(self.drop(dx.relu(self.first(x))))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 
 import declax as dx
@@ -41,7 +42,7 @@ class Generator(dx.Layer):
         dx.sigmoid,
     )
 
-    def __call__(self, noise: jax.Array) -> jax.Array:
+    def __call__(self, noise: Float[Array, "batch {self.noise}"]) -> Float[Array, "batch 64"]:
         return self.layers(noise)
 
 
@@ -59,7 +60,7 @@ class Discriminator(dx.Layer):
     second = dx.SpectralNorm(dx.Linear(hidden, hidden))
     head = dx.Linear(hidden, 1)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "batch 64"]) -> Float[Array, " batch"]:
         x = dx.leaky_relu(self.first(6 * (images - 0.5)), 0.2)
         return self.head(dx.leaky_relu(self.second(x), 0.2))[:, 0]
 

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 import optax
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 
@@ -44,10 +45,14 @@ print(text[:250])
 #
 # `theta` is the base of the rotations. A norm before each part keeps the size of the features constant; `RMSNorm` is
 # the simplest one.
+#
+# The annotations say the shapes, with fields in braces, and `where` what the attention needs: heads divide the width,
+# and have an even number of features each. [`dx.check_shapes`](../shapes.md) proves that the shapes hold for every
+# batch, length and width.
 
 
 # %%
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class Block(dx.Layer):
     width: int = dx.field()
     heads: int = dx.field()
@@ -58,10 +63,12 @@ class Block(dx.Layer):
     mlp_norm = dx.RMSNorm(width)
     mlp = dx.GatedMLP(width, 3 * width, use_bias=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch length {self.width}"]) -> Float[Array, "batch length {self.width}"]:
         x = x + self.attention(self.attention_norm(x), is_causal=True)
         return x + self.mlp(self.mlp_norm(x))
 
+
+print(dx.check_shapes(Block))
 
 # %% [markdown]
 # ## The model
@@ -75,7 +82,7 @@ class Block(dx.Layer):
 
 
 # %%
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class GPT(dx.Layer):
     width: int = dx.field(default=64)
     heads: int = dx.field(default=4)
@@ -84,7 +91,7 @@ class GPT(dx.Layer):
     blocks = dx.Stacked(Block(width, heads), depth)
     norm = dx.RMSNorm(width)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "batch length"]) -> Float[Array, "batch length 128"]:
         return self.embed.attend(self.norm(self.blocks(self.embed(tokens))))
 
 

@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 import optax
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 
@@ -26,7 +27,7 @@ import declax as dx
 
 
 # %%
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % 8 == 0",))
 class Block(dx.Layer):
     width: int = dx.field()
     _: dx.KW_ONLY
@@ -36,12 +37,12 @@ class Block(dx.Layer):
     mlp_norm = dx.RMSNorm(width)
     mlp = dx.GatedMLP(width, 3 * width, use_bias=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch length {self.width}"]) -> Float[Array, "batch length {self.width}"]:
         x = x + self.attention(self.attention_norm(x), is_causal=True)
         return x + self.mlp(self.mlp_norm(x))
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % 8 == 0",))
 class GPT(dx.Layer):
     width: int = dx.field(default=48)
     depth: int = dx.field(default=2)
@@ -49,7 +50,7 @@ class GPT(dx.Layer):
     blocks = dx.Stacked(Block(width), depth)
     norm = dx.RMSNorm(width)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "batch length"]) -> Float[Array, "batch length 128"]:
         return self.embed.attend(self.norm(self.blocks(self.embed(tokens))))
 
 

@@ -9,10 +9,10 @@
 import tempfile
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Array, Float
 from safetensors.numpy import load_file, save_file
 
 import declax as dx
@@ -78,7 +78,7 @@ class Net(dx.Layer):
     hidden = dx.repeat(2, dx.Linear(4, 4))
     head = dx.Linear(4, 10)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "batch height width 1"]) -> Float[Array, "batch 10"]:
         x = dx.global_avg_pool(dx.relu(self.norm(self.conv(images))))
         for layer in self.hidden:
             x = dx.relu(layer(x))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -54,7 +55,7 @@ class ConvNorm(dx.Layer):
     conv = dx.Conv(inputs, outputs, (size, size), stride, use_bias=False)
     norm = dx.BatchNorm(outputs, momentum=0.9)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch h w {self.inputs}"]) -> Float[Array, "batch _ _ {self.outputs}"]:
         return self.norm(self.conv(x))
 
 
@@ -76,9 +77,9 @@ class Residual(dx.Layer):
     stride: int = dx.field(default=1)
     first = ConvNorm(inputs, outputs, stride=stride)
     second = ConvNorm(outputs, outputs)
-    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride))
+    shortcut = dx.when((stride != 1) | (inputs != outputs), ConvNorm(inputs, outputs, 1, stride))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch h w {self.inputs}"]) -> Float[Array, "batch _ _ {self.outputs}"]:
         y = self.second(dx.relu(self.first(x)))
         return dx.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
@@ -113,7 +114,7 @@ class ResNet18(dx.Layer):
     )
     head = dx.Linear(8 * width, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "batch h w {self.channels}"]) -> Float[Array, "batch {self.classes}"]:
         return self.head(dx.global_avg_pool(self.blocks(dx.relu(self.stem(images)))))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float, Int
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -70,7 +71,7 @@ class Reader(dx.Layer):
     lstm = dx.RNN(dx.LSTMCell(8, hidden), return_carry=True)
     head = dx.Linear(hidden, 10)
 
-    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "batch time 8"], lengths: Int[Array, " batch"]) -> Float[Array, "batch 10"]:
         (_memory, last), _outputs = self.lstm(x, seq_lengths=lengths)
         return self.head(last)
 

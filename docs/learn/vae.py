@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 
 import declax as dx
@@ -45,11 +46,13 @@ class VAE(dx.Layer):
     encoder = dx.MLP(64, hidden, 2 * code)
     decoder = dx.MLP(code, hidden, 64)
 
-    def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def encode(
+        self, images: Float[Array, "batch 64"]
+    ) -> tuple[Float[Array, "batch {self.code}"], Float[Array, "batch {self.code}"]]:
         mean, log_variance = jnp.split(self.encoder(images), 2, axis=-1)
         return mean, log_variance
 
-    def draw(self, codes: jax.Array) -> jax.Array:
+    def draw(self, codes: Float[Array, "batch {self.code}"]) -> Float[Array, "batch 64"]:
         return dx.sigmoid(self.decoder(codes))
 
 

@@ -1,12 +1,12 @@
 """Three networks that read digits; declared, with no `__init__`."""
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 import declax as dx
 
 
-@dx.dataclass
+@dx.dataclass(where=("height >= 2", "width >= 2"))
 class ConvBlock(dx.Layer):
     """Convolution, batch norm, relu, and a max pool that halves the image."""
 
@@ -15,7 +15,9 @@ class ConvBlock(dx.Layer):
     conv = dx.Conv(inputs, outputs, (3, 3))
     norm = dx.BatchNorm(outputs, momentum=0.9)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(
+        self, images: Float[Array, "n height width {self.inputs}"]
+    ) -> Float[Array, "n height//2 width//2 {self.outputs}"]:
         """Maps (n, height, width, inputs) to (n, height / 2, width / 2, outputs)."""
         return dx.max_pool(dx.relu(self.norm(self.conv(images))), (2, 2), strides=(2, 2))
 
@@ -34,7 +36,7 @@ class CNN(dx.Layer):
     drop = dx.Dropout(dropout)
     head = dx.Linear(hidden, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n 8 8 1"]) -> Float[Array, "n {self.classes}"]:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
         features = self.second(self.first(images))
         features = features.reshape(features.shape[0], -1)
@@ -58,7 +60,7 @@ class MLP(dx.Layer):
     drop = dx.Dropout(dropout)
     head = dx.Linear(hidden, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n 8 8 1"]) -> Float[Array, "n {self.classes}"]:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
         features = images.reshape(images.shape[0], -1)
         for layer in self.layers:
@@ -75,7 +77,7 @@ class Mix(dx.Layer):
     up = dx.Linear(size, hidden)
     down = dx.Linear(hidden, size)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n other {self.size}"]) -> Float[Array, "n other {self.size}"]:
         return self.down(dx.gelu(self.up(x)))
 
 
@@ -91,7 +93,9 @@ class MixerBlock(dx.Layer):
     channel_norm = dx.LayerNorm(width)
     over_channels = Mix(width, hidden)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(
+        self, x: Float[Array, "n {self.patches} {self.width}"]
+    ) -> Float[Array, "n {self.patches} {self.width}"]:
         """Maps (n, patches, width) to the same shape."""
         x = x + self.over_patches(self.patch_norm(x).swapaxes(1, 2)).swapaxes(1, 2)
         return x + self.over_channels(self.channel_norm(x))
@@ -110,7 +114,7 @@ class Mixer(dx.Layer):
     norm = dx.LayerNorm(width)
     head = dx.Linear(width, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n 8 8 1"]) -> Float[Array, "n {self.classes}"]:
         """Maps images (n, 8, 8, 1) to logits (n, classes)."""
         patches = images.reshape(-1, 4, 2, 4, 2).swapaxes(2, 3).reshape(-1, 16, 4)
         x = self.embed(patches)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -43,7 +44,7 @@ class Classifier(dx.Layer):
     drop = dx.Dropout(dropout)
     head = dx.Linear(hidden, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n {self.pixels}"]) -> Float[Array, "n {self.classes}"]:
         """Maps images (n, pixels) to logits (n, classes)."""
         x = self.drop(dx.relu(self.first(images)))
         return self.head(self.drop(dx.relu(self.second(x))))

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import optax
+from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -49,7 +50,7 @@ class Generator(dx.Layer):
         dx.Linear(hidden, pixels),
     )
 
-    def __call__(self, noise: jax.Array) -> jax.Array:
+    def __call__(self, noise: Float[Array, "n {self.noise}"]) -> Float[Array, "n {self.pixels}"]:
         """Maps noise (n, noise) to images (n, pixels), with ink from 0 to 1."""
         return dx.sigmoid(self.layers(noise))
 
@@ -65,7 +66,7 @@ class Discriminator(dx.Layer):
     second = dx.SpectralNorm(dx.Linear(hidden, hidden))
     head = dx.Linear(hidden, 1)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n {self.pixels}"]) -> Float[Array, " n"]:
         """Maps images (n, pixels) to the log-odds (n,) that they are real."""
         x = dx.leaky_relu(self.first(self.contrast * (images - 0.5)), 0.2)
         x = dx.leaky_relu(self.second(x), 0.2)

@@ -4,13 +4,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 
 ROTARY = partial(dx.dot_product_attention_with_rope, rope=dx.RoPE())
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
@@ -26,13 +27,13 @@ class Block(dx.Layer):
     mlp: dx.GatedMLP = dx.GatedMLP(width, 3 * width, use_bias=False)
     drop = dx.Dropout(dropout)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n length {self.width}"]) -> Float[Array, "n length {self.width}"]:
         """Maps (n, length, width) to the same shape."""
         x = x + self.drop(self.attention(self.attention_norm(x), is_causal=True))
         return x + self.drop(self.mlp(self.mlp_norm(x)))
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class GPT(dx.Layer):
     """Predicts each character from those before it."""
 
@@ -45,7 +46,7 @@ class GPT(dx.Layer):
     blocks = dx.Stacked(Block(width, heads, dropout), depth)
     norm = dx.RMSNorm(width)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "n length"]) -> Float[Array, "n length {self.characters}"]:
         """Maps tokens (n, length) to logits (n, length, characters)."""
         return self.embed.attend(self.norm(self.blocks(self.embed(tokens))))
 

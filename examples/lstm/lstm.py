@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 
@@ -49,7 +50,7 @@ class LineClassifier(dx.Layer):
     drop = dx.Dropout(dropout)
     head = dx.Linear(2 * width, classes)
 
-    def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "n length"], lengths: Int[Array, " n"]) -> Float[Array, "n {self.classes}"]:
         """Maps tokens (n, length), of which the first lengths (n,) count, to logits (n, classes)."""
         features = self.lstm(self.embed(tokens), seq_lengths=lengths)
         is_text = jnp.arange(tokens.shape[1]) < lengths[:, None]

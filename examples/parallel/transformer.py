@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 from ring import attend
@@ -15,7 +15,7 @@ def axes(*names: str | None) -> dict[str, Any]:
     return {"out_sharding": names}
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
@@ -37,14 +37,14 @@ class Block(dx.Layer):
     up = dx.Linear(width, 4 * width, use_bias=False, kernel_metadata=axes("embed", "mlp"))
     down = dx.Linear(4 * width, width, use_bias=False, kernel_metadata=axes("mlp", "embed"))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n length {self.width}"]) -> Float[Array, "n length {self.width}"]:
         """Maps (n, length, width) to the same shape."""
         x = x + self.attention(self.attention_norm(x), is_causal=True)
         x = x + self.down(dx.gelu(self.up(self.mlp_norm(x))))
         return dx.with_sharding_constraint(x, ("batch", "sequence", None))
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0", "{self.width} // {self.heads} % 2 == 0"))
 class Transformer(dx.Layer):
     """Predicts each character from those before it."""
 
@@ -56,7 +56,7 @@ class Transformer(dx.Layer):
     blocks = dx.Stacked(Block(width, heads), depth, axis_name="layers")
     norm = dx.RMSNorm(width)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "n length"]) -> Float[Array, "n length {self.characters}"]:
         """Maps tokens (n, length) to logits (n, length, characters)."""
         x = dx.with_sharding_constraint(self.embed(tokens), ("batch", "sequence", None))
         return self.embed.attend(self.norm(self.blocks(x)))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 from declax.weights import WeightMap, reshape, split
 
 
-@dx.dataclass
+@dx.dataclass(where=("{self.width} % {self.heads} == 0",))
 class Block(dx.Layer):
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
@@ -27,13 +27,13 @@ class Block(dx.Layer):
     mlp_norm = dx.LayerNorm(width, epsilon=epsilon)
     mlp = dx.MLP(width, 4 * width)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n length {self.width}"]) -> Float[Array, "n length {self.width}"]:
         """Maps (n, length, width) to the same shape."""
         x = x + self.attention(self.attention_norm(x), is_causal=True)
         return x + self.mlp(self.mlp_norm(x))
 
 
-@dx.dataclass
+@dx.dataclass(where=("length <= {self.context}", "{self.width} % {self.heads} == 0"))
 class GPT2(dx.Layer):
     """Logits of the next token at each position; the head is the embedding."""
 
@@ -48,7 +48,7 @@ class GPT2(dx.Layer):
     blocks = dx.repeat(depth, Block(width, heads, epsilon))
     norm = dx.LayerNorm(width, epsilon=epsilon)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "n length"]) -> Float[Array, "n length {self.vocabulary}"]:
         """Maps tokens (n, length) to logits (n, length, vocabulary)."""
         x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[1]))
         for block in self.blocks:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jax
+from jaxtyping import Array, Float, Int
 
 import declax as dx
 from declax.weights import WeightMap, reshape, transpose
 
 
-@dx.dataclass
+@dx.dataclass(
+    where=(
+        "{self.width} % {self.heads} == 0",
+        "{self.width} // {self.heads} % 2 == 0",
+        "{self.heads} % {self.kv_heads} == 0",
+    )
+)
 class Block(dx.Layer):
     """Attention and a gated feed-forward network, each behind a norm and added to its input."""
 
@@ -23,7 +29,7 @@ class Block(dx.Layer):
     hidden: int = dx.field()
     heads: int = dx.field()
     kv_heads: int = dx.field()
-    theta: float = dx.field()
+    theta: float = dx.field(ge=1)
     epsilon: float = dx.field()
     attention_norm = dx.RMSNorm(width, epsilon=epsilon)
     attention = dx.MultiHeadAttention(
@@ -32,13 +38,19 @@ class Block(dx.Layer):
     mlp_norm = dx.RMSNorm(width, epsilon=epsilon)
     mlp = dx.GatedMLP(width, hidden, use_bias=False)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n length {self.width}"]) -> Float[Array, "n length {self.width}"]:
         """Maps (n, length, width) to the same shape."""
         x = x + self.attention(self.attention_norm(x), is_causal=True)
         return x + self.mlp(self.mlp_norm(x))
 
 
-@dx.dataclass
+@dx.dataclass(
+    where=(
+        "{self.width} % {self.heads} == 0",
+        "{self.width} // {self.heads} % 2 == 0",
+        "{self.heads} % {self.kv_heads} == 0",
+    )
+)
 class Llama(dx.Layer):
     """Logits of the next token at each position."""
 
@@ -55,7 +67,7 @@ class Llama(dx.Layer):
     norm = dx.RMSNorm(width, epsilon=epsilon)
     head = dx.Linear(width, vocabulary, use_bias=False)
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: Int[Array, "n length"]) -> Float[Array, "n length {self.vocabulary}"]:
         """Maps tokens (n, length) to logits (n, length, vocabulary)."""
         return self.head(self.norm(self.blocks(self.tokens(tokens))))
 

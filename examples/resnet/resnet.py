@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Float
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -39,22 +40,22 @@ class ConvNorm(dx.Layer):
     conv = dx.Conv(inputs, outputs, (kernel, kernel), stride, use_bias=False)
     norm = dx.BatchNorm(outputs, momentum=0.9)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n h w {self.inputs}"]) -> Float[Array, "n _ _ {self.outputs}"]:
         return self.norm(self.conv(x))
 
 
 @dx.dataclass
 class Residual(dx.Layer):
-    """Two convolutions, added to their input; with a stride, a third one gives the input their shape."""
+    """Two convolutions, added to their input; a third one gives the input their shape if it has another."""
 
     inputs: int = dx.field()
     outputs: int = dx.field()
     stride: int = dx.field(default=1)
     first = ConvNorm(inputs, outputs, stride=stride)
     second = ConvNorm(outputs, outputs)
-    shortcut = dx.when(stride != 1, ConvNorm(inputs, outputs, 1, stride))
+    shortcut = dx.when((stride != 1) | (inputs != outputs), ConvNorm(inputs, outputs, 1, stride))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "n h w {self.inputs}"]) -> Float[Array, "n _ _ {self.outputs}"]:
         """Maps (n, height, width, inputs) to (n, height / stride, width / stride, outputs)."""
         y = self.second(dx.relu(self.first(x)))
         return dx.relu(y + (x if self.shortcut is None else self.shortcut(x)))
@@ -82,7 +83,7 @@ class ResNet18(dx.Layer):
     )
     head = dx.Linear(8 * width, classes)
 
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: Float[Array, "n h w 1"]) -> Float[Array, "n {self.classes}"]:
         """Maps images (n, height, width, 1) to logits (n, classes)."""
         return self.head(dx.global_avg_pool(self.blocks(dx.relu(self.stem(images)))))
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Float, Int
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -47,16 +48,18 @@ class VAE(dx.Layer):
     encoder = dx.MLP(pixels, hidden, 2 * code, dropout_rate=dropout)
     decoder = dx.MLP(code, hidden, LEVELS * pixels, dropout_rate=dropout)
 
-    def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def encode(
+        self, images: Int[Array, "n {self.pixels}"]
+    ) -> tuple[Float[Array, "n {self.code}"], Float[Array, "n {self.code}"]]:
         """The mean and the logarithm of the variance of the codes of images (n, pixels), each of shape (n, code)."""
         mean, log_variance = jnp.split(self.encoder(ink(images) - 0.5), 2, axis=-1)
         return mean, log_variance
 
-    def decode(self, codes: jax.Array) -> jax.Array:
+    def decode(self, codes: Float[Array, "n {self.code}"]) -> Float[Array, "n {self.pixels} _"]:
         """The logits of the levels of each pixel, of shape (n, pixels, LEVELS)."""
-        return self.decoder(codes).reshape(len(codes), self.pixels, LEVELS)
+        return self.decoder(codes).reshape(codes.shape[0], self.pixels, LEVELS)
 
-    def draw(self, codes: jax.Array) -> jax.Array:
+    def draw(self, codes: Float[Array, "n {self.code}"]) -> Float[Array, "n {self.pixels}"]:
         """The mean images for codes, of shape (n, pixels), with ink from 0 to 1."""
         return dx.softmax(self.decode(codes)) @ jnp.linspace(0, 1, LEVELS)
 

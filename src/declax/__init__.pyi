@@ -2,6 +2,7 @@
 
 # The public names, and the only table of them: type checkers read this file, and `_lazy` does at run time.
 
+from declax import bridge as bridge
 from declax import compat as compat
 from declax import extract as extract
 from declax import filterlib as filterlib
@@ -17,6 +18,7 @@ from declax import pytreelib as pytreelib
 from declax import rnglib as rnglib
 from declax import spmd as spmd
 from declax import statelib as statelib
+from declax import testing as testing
 from declax import training as training
 from declax import transforms as transforms
 from declax import traversals as traversals
@@ -24,7 +26,6 @@ from declax import variablelib as variablelib
 from declax import visualization as visualization
 from declax import weights as weights
 from declax._classes.decorator import dataclass as dataclass
-from declax._classes.decorator import replace as replace
 from declax._classes.pytree import Object as Object
 from declax._classes.pytree import Pytree as Pytree
 from declax._classes.pytree import check_pytree as check_pytree
@@ -33,7 +34,6 @@ from declax._classes.pytree import is_data as is_data
 from declax._classes.pytree import register_data_type as register_data_type
 from declax._classes.source import source_of as source_of
 from declax._displays.plotting import plot as plot
-from declax._displays.summarizing import summary as summary
 from declax._displays.tabulation import tabulate as tabulate
 from declax._export import ExportedProgram as ExportedProgram
 from declax._export import export as export
@@ -82,16 +82,7 @@ from declax._graph.array_refs import to_arrays as to_arrays
 from declax._graph.array_refs import to_refs as to_refs
 from declax._graph.array_refs import vars_as as vars_as
 from declax._graph.array_refs import with_vars as with_vars
-from declax._graph.contexts import MergeContext as MergeContext
-from declax._graph.contexts import RefMap as RefMap
-from declax._graph.contexts import SplitContext as SplitContext
-from declax._graph.contexts import UpdateContext as UpdateContext
-from declax._graph.contexts import current_update_context as current_update_context
-from declax._graph.contexts import flatten as flatten
-from declax._graph.contexts import merge_context as merge_context
-from declax._graph.contexts import split_context as split_context
-from declax._graph.contexts import unflatten as unflatten
-from declax._graph.contexts import update_context as update_context
+from declax._graph.differences import diff as diff
 from declax._graph.editing import pop as pop
 from declax._graph.editing import set_metadata as set_metadata
 from declax._graph.fit import Difference as Difference
@@ -100,7 +91,6 @@ from declax._graph.flattening import GraphDef as GraphDef
 from declax._graph.iteration import find_duplicates as find_duplicates
 from declax._graph.iteration import iter_children as iter_children
 from declax._graph.iteration import iter_graph as iter_graph
-from declax._graph.node_states import NodeStates as NodeStates
 from declax._graph.rewriting import map as map  # noqa: A004  # the name that it has in NNX
 from declax._graph.rewriting import recursive_map as recursive_map
 from declax._graph.updating import UpdateReport as UpdateReport
@@ -108,6 +98,7 @@ from declax._graph.updating import update as update
 from declax._modes import set_graph_mode as set_graph_mode
 from declax._modes import set_graph_updates as set_graph_updates
 from declax._modes import set_named_scopes as set_named_scopes
+from declax._module.callable_module import CallableModule as CallableModule
 from declax._module.capturing import capture as capture
 from declax._module.containers import Dict as Dict
 from declax._module.containers import List as List
@@ -139,7 +130,6 @@ from declax._sharding.fully_sharded import fsdp as fsdp
 from declax._sharding.initialization import get_abstract_model as get_abstract_model
 from declax._sharding.initialization import init_sharded as init_sharded
 from declax._sharding.memory import bytes_per_device as bytes_per_device
-from declax._state.functions import diff as diff
 from declax._state.functions import from_flat_state as from_flat_state
 from declax._state.functions import map_state as map_state
 from declax._state.functions import merge_state as merge_state
@@ -151,7 +141,7 @@ from declax._state.states import FlatState as FlatState
 from declax._state.states import State as State
 from declax._state.states import filter_state as filter_state
 from declax._state.states import split_state as split_state
-from declax._tree.rendering import display as display
+from declax._text.objects import display as display
 from declax._typing import Initializer as Initializer
 from declax._variables.defaults import var_defaults as var_defaults
 from declax._variables.kinds import BatchStat as BatchStat
@@ -177,11 +167,11 @@ from declax._variables.selection import is_trainable as is_trainable
 from declax._variables.variable import Variable as Variable
 from declax._version import __version__ as __version__
 from declax.checkpoint.loading import Restored as Restored
+from declax.checkpoint.loading import RestoreReport as RestoreReport
 from declax.checkpoint.loading import load as load
-from declax.checkpoint.matching import RestoreReport as RestoreReport
 from declax.checkpoint.saving import save as save
 from declax.checkpoint.steps import Checkpoints as Checkpoints
-from declax.checkpoint.structures import structure as structure
+from declax.checkpoint.structure_writer import structure as structure
 from declax.config._cli.scripts import CliRun as CliRun
 from declax.config._cli.scripts import cli as cli
 from declax.config._data import Ref as Ref
@@ -191,12 +181,14 @@ from declax.config.loading import spec_of as spec_of
 from declax.config.loading import to_config as to_config
 from declax.config.loading import write_config as write_config
 from declax.config.registry import register_kind as register_kind
+from declax.config.replacing import replace as replace
 from declax.config.schema import json_schema as json_schema
 from declax.config.specs import Spec as Spec
 from declax.config.specs import spec as spec
 from declax.errors import CheckpointError as CheckpointError
 from declax.errors import ConfigError as ConfigError
 from declax.errors import DeclaxError as DeclaxError
+from declax.errors import ShapeError as ShapeError
 from declax.errors import TraceContextError as TraceContextError
 from declax.initializers import with_metadata as with_metadata
 from declax.initializers import with_partitioning as with_partitioning
@@ -275,6 +267,11 @@ from declax.nn.pooling import global_max_pool as global_max_pool
 from declax.nn.pooling import max_pool as max_pool
 from declax.nn.pooling import min_pool as min_pool
 from declax.nn.pooling import pool as pool
+from declax.shapes.checking import check_shapes as check_shapes
+from declax.shapes.formulas import summary as summary
+from declax.shapes.marks import shape as shape
+from declax.shapes.report import Finding as Finding
+from declax.shapes.report import ShapeReport as ShapeReport
 from declax.training import EMA as EMA
 from declax.training import ModelAndOptimizer as ModelAndOptimizer
 from declax.training import OptArray as OptArray
@@ -313,15 +310,26 @@ from declax.transforms.compilation import jit_partial as jit_partial
 from declax.transforms.custom_rules import custom_vjp as custom_vjp
 from declax.transforms.differentials import jvp as jvp
 from declax.transforms.differentials import vjp as vjp
+from declax.transforms.labels import prefix as prefix
 from declax.transforms.loops import fori_loop as fori_loop
 from declax.transforms.loops import while_loop as while_loop
 from declax.transforms.rematerialization import remat as remat
 from declax.transforms.replication import pmap as pmap
 from declax.transforms.scanning import scan as scan
 from declax.transforms.sharding import shard_map as shard_map
+from declax.transforms.trees import MergeContext as MergeContext
+from declax.transforms.trees import NodeStates as NodeStates
+from declax.transforms.trees import RefMap as RefMap
+from declax.transforms.trees import SplitContext as SplitContext
+from declax.transforms.trees import UpdateContext as UpdateContext
+from declax.transforms.trees import current_update_context as current_update_context
+from declax.transforms.trees import flatten as flatten
 from declax.transforms.trees import from_tree as from_tree
-from declax.transforms.trees import prefix as prefix
+from declax.transforms.trees import merge_context as merge_context
+from declax.transforms.trees import split_context as split_context
 from declax.transforms.trees import to_tree as to_tree
+from declax.transforms.trees import unflatten as unflatten
+from declax.transforms.trees import update_context as update_context
 from declax.transforms.vectorization import vmap as vmap
 from declax.weights.loading import WeightsReport as WeightsReport
 from declax.weights.loading import load_weights as load_weights

@@ -16,11 +16,14 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from declax._jax import is_symbolic
+from declax._text.arrays import type_text
+from declax._text.dimensions import is_input
 from declax._variables.kinds import RngState
 from declax.checkpoint.files import naming, new_file, open_regular, parse_json
 from declax.checkpoint.safetensors import open_tensors, write_tensors
 from declax.errors import CheckpointError, MissingExtraError, TransformError, describe
-from declax.transforms._engine.lift import Call
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.structure import is_array_like, is_root
 from declax.transforms.compilation import jit
 
@@ -74,7 +77,7 @@ class ExportedProgram:
 
     def _shown_arguments(self) -> str:
         (_, *arguments), _ = jax.tree.unflatten(self.exported.in_tree, self.exported.in_avals)
-        shown = [f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in jax.tree.leaves(arguments)]
+        shown = list(map(type_text, jax.tree.leaves(arguments)))
         return f"({', '.join(shown)})"
 
     def __repr__(self) -> str:
@@ -127,6 +130,7 @@ def export(
     shapes: Any = None,
     platforms: Sequence[str] | None = None,
     weights: Literal["inputs", "constants"] = "inputs",
+    where: Sequence[str] | str = (),
 ) -> ExportedProgram:
     """Exports a model, or a function that captures models, as a program for other processes and machines.
 
@@ -135,12 +139,14 @@ def export(
 
     Args:
       function: a model, a bound method of one, or a function that captures models.
-      *examples: arrays, or trees of arrays or `jax.ShapeDtypeStruct`, that the function is called with.
+      *examples: arrays, or trees of arrays or `jax.ShapeDtypeStruct`, that the function is called with; or texts such
+        as ``"int32[b, n]"``, with names for sizes that each call may choose.
       shapes: the shapes of the examples as in `jax.export.symbolic_args_specs`: ``"b, ..."`` makes the first axis of
         each array symbolic; a tuple has one entry for each example. None takes the shapes of the examples.
       platforms: the platforms to compile for, such as ``("cpu", "cuda", "tpu")``; None for the one here.
       weights: "inputs" keeps the weights apart from the program, in `ExportedProgram.weights`; "constants" puts them
         into it. Random streams and Python numbers are always constants.
+      where: conditions on the names of texts, such as ``"n <= 1024"``.
 
     Returns:
       The program, which can be called and saved.
@@ -148,6 +154,7 @@ def export(
     Raises:
       TransformError: an example contains a model, the model is abstract, the function changes its models or returns
         one, or there is no such platform.
+      ShapeError: the function fails at a size, or needs a condition, as `check_shapes` finds out.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -171,7 +178,7 @@ def export(
             why="the weights of captured models are inputs of the program",
             fix="dx.export(lambda x: f(model, x), x)",
         )
-    specs = jax.export.symbolic_args_specs(examples, shapes)
+    specs = _specs(function, examples, shapes, where)
     traced = jit(function).trace(*specs)
     traced.check_unchanging("export")
     call, run = traced.flat()
@@ -192,6 +199,21 @@ def export(
             raise
         raise _platform_error(platforms) from error
     return ExportedProgram(exported, chosen)
+
+
+def _specs(function: Callable[..., Any], examples: tuple[Any, ...], shapes: Any, where: Sequence[str] | str) -> Any:
+    """The abstract arguments; sizes that are symbols are proven."""
+    from declax.shapes.checking import abstract_inputs, check_shapes  # with the layers, which a loaded program lacks
+
+    if any(map(is_input, examples)):
+        check_shapes(function, *examples, where=where).raise_for_findings()
+        return abstract_inputs(examples, where)
+    specs: tuple[Any, ...] = jax.export.symbolic_args_specs(examples, shapes)
+    leaves = jax.tree.leaves(specs)
+    if any(is_symbolic(size) for leaf in leaves for size in leaf.shape):
+        texts = [f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in leaves]
+        check_shapes(function, *jax.tree.unflatten(jax.tree.structure(specs), texts)).raise_for_findings()
+    return specs
 
 
 def _platform_error(platforms: object) -> TransformError:

@@ -41,14 +41,36 @@ class BuiltIn(Immutable):
     """A predicate of declax."""
 
 
-class Everything(BuiltIn):
+class _Logical(BuiltIn):
+    """A predicate that is made of others; attributes such as ``__doc__`` can be added to it, and do not count."""
+
+    predicates: tuple[Predicate, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self.predicates == other.predicates if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.predicates))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "predicates":
+                super().__setattr__(name, value)
+            vars(self)[name] = value
+
+
+class Everything(_Logical):
     """Matches all leaves; the same as ``...``."""
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return True
 
 
-class Nothing(BuiltIn):
+class Nothing(_Logical):
     """Matches no leaves; the same as None."""
 
     def __call__(self, path: Path, value: AnyType) -> bool:
@@ -261,16 +283,11 @@ class Unless(BuiltIn):
         return self.written
 
 
-class _Combination(BuiltIn):
+class _Combination(_Logical):
     """Predicates that decide together."""
-
-    predicates: tuple[Predicate, ...]
 
     def __init__(self, *filters: Filter) -> None:
         vars(self).update(predicates=tuple(map(to_predicate, filters)))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
 
 
 class Any(_Combination):

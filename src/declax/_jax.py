@@ -66,6 +66,17 @@ def is_of_current_trace(value: Any) -> bool:
     return trace is not None and trace._weakref is trace_state.value
 
 
+def is_placed(value: Any) -> bool:
+    """Whether a traced value is the result of a constraint, or of a move to a sharding."""
+    made_by = getattr(value, "parent", None)
+    if made_by is None:
+        return False
+    name = made_by.primitive.name
+    if name == "device_put":
+        return any(isinstance(to, jax.sharding.Sharding) for to in made_by.params["devices"])
+    return name in {"sharding_constraint", "reshard"}
+
+
 def unflatten_one(cls: type, auxiliary: Any, children: list[Any]) -> Any:
     """The object of a class that is registered with JAX, from what its flatten function gives.
 
@@ -78,6 +89,11 @@ def unflatten_one(cls: type, auxiliary: Any, children: list[Any]) -> Any:
         registry, (cls, auxiliary), [leaf] * len(children)
     )
     return treedef.unflatten(children)
+
+
+def num_compiled(jitted: Any) -> int:
+    """How many executables a function of `jax.jit` keeps."""
+    return int(jitted._cache_size())
 
 
 # --- flags ----------------------------------------------------------------------
@@ -133,20 +149,43 @@ def name_of(frame: FrameType) -> tuple[str, str]:
     return str(frame.f_globals.get("__name__")), frame.f_code.co_name
 
 
+def is_of_library(frame: FrameType) -> bool:
+    """Whether a frame runs code of declax, of JAX or of what JAX calls."""
+    return name_of(frame)[0].partition(".")[0] in _LIBRARIES
+
+
 def frame_of_user(frame: FrameType) -> FrameType:
     """The innermost frame of the user's code, from a given one outwards."""
     found: FrameType | None = frame
-    while found is not None and name_of(found)[0].partition(".")[0] in _LIBRARIES:
+    while found is not None and is_of_library(found):
         found = found.f_back
     return frame if found is None else found
+
+
+def trace_of_user(error: BaseException) -> TracebackType | None:
+    """The innermost entry of a traceback that is of the user's code."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        if not is_of_library(trace.tb_frame):
+            found = trace
+        trace = trace.tb_next
+    return found
 
 
 def level_of_user(frame: FrameType | None) -> int:
     """How many frames a frame is below the user's code, as ``stacklevel=`` of a warning counts them."""
     level, found = 1, frame
-    while found is not None and name_of(found)[0].partition(".")[0] in _LIBRARIES:
+    while found is not None and is_of_library(found):
         level, found = level + 1, found.f_back
     return 2 if found is None else level
 
 
 _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
+
+
+# --- symbolic sizes -------------------------------------------------------------
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether a size is symbolic, as those of `jax.export.symbolic_shape`."""
+    return getattr(type(size), "dimension_as_value", None) is not None

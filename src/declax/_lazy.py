@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from declax import errors
-from declax._absent import ABSENT
+from declax._absent import instead_of
 
 _EXPORT = re.compile(r"^from (\S+) import (\w+) as \2\b", re.MULTILINE)
 
@@ -63,8 +63,8 @@ def lazy_names(where: str, /, **module_of: str) -> Callable[[str], Any]:
 
 def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> errors.DeclaxError:
     """The error of a missing name: Python replaces an AttributeError by its own in ``from module import name``."""
-    why = ABSENT.get(name) or ABSENT.get(where.rpartition(".")[2])
-    if why is None or name.startswith("_"):
+    instead = instead_of(where.partition(".")[2], name)
+    if instead is None:
         public = [other for other in (*known, *vars(sys.modules[where])) if not other.startswith("_")]
         is_probe = name.startswith("_") or caller.f_code.co_filename.startswith("<frozen")  # Python asks for modules
         near = None if is_probe else errors.suggest(name, public)
@@ -74,5 +74,6 @@ def _missing(where: str, name: str, known: Iterable[str], caller: FrameType) -> 
         return errors.MissingAttributeError(f"module {where}", f"it has no attribute {name!r}", why=inner, fix=near)
     is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
     error = errors.MissingNameError if is_import else errors.MissingAttributeError
-    fix = 'see "Names" in docs/coming_from_nnx.md'
-    return error(f"module {where}", f"it has no attribute {name!r}, which Flax NNX has", why=why, fix=fix)
+    problem = f"it has no attribute {name!r}, which Flax NNX has"
+    why = 'docs/coming_from_nnx.md, "Names", lists the names that declax lacks'
+    return error(f"module {where}", problem, why=why, fix=instead)

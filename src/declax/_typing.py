@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import jax
 import numpy as np
@@ -47,6 +58,30 @@ else:
 
 MYPY: Final = False
 """mypy assumes that a variable of this name is True, which separates declarations for mypy and pyright."""
+
+TYPE_CHECKING_WITH_PYREFLY: Final = False
+"""As `MYPY`, for pyrefly."""
+
+if not TYPE_CHECKING or MYPY:
+
+    class Replacing:  # pyright: ignore[reportRedeclaration]  # not what it takes
+        """An object that is accepted in place of the part that it stands for."""
+
+        __slots__ = ()
+        _replaces: ClassVar[bool]
+else:
+
+    class Replacing(Any):
+        """An object that fits anywhere, to checkers without the plugin."""
+
+        _replaces: ClassVar[bool]
+
+
+class Replaces(Protocol):
+    """What is `Replacing`, also to checkers that take anything for an instance of a class that derives from Any."""
+
+    _replaces: ClassVar[bool]
+
 
 Tuple2: TypeAlias = tuple[T, T]
 Tuple3: TypeAlias = tuple[T, T, T]
@@ -112,6 +147,8 @@ class Missing(enum.Enum):
 MISSING: Final = Missing.MISSING
 """Stands for an argument that was not given, where None is a value."""
 
+OWN_PREFIX: Final = "_pytree__"
+"""Begins the names that no class of users may define, with `CAPTURES_KEY`."""
 INFO_KEY: Final = "_pytree__info"
 """The attribute of a class for its `ClassInfo`."""
 LAYOUT_KEY: Final = "_pytree__layout"

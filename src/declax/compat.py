@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from declax._graph.api import clone, graphdef, split, state
-from declax._graph.contexts import flatten
 from declax._graph.iteration import iter_children, iter_graph
 from declax._graph.rewriting import recursive_map
 from declax._modes import in_graph_mode
@@ -25,6 +24,7 @@ from declax.transforms.rematerialization import remat
 from declax.transforms.replication import pmap
 from declax.transforms.scanning import scan
 from declax.transforms.sharding import shard_map
+from declax.transforms.trees import flatten
 from declax.transforms.vectorization import vmap
 
 __all__ = ["backup_keys", "cached_partial", "checkify", "clone", "cond", "custom_vjp", "eval_shape", "flatten"]

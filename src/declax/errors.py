@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -147,6 +147,10 @@ class LayerError(DeclaxError, ValueError, TypeError, code="layer"):
     """A layer was declared or called with sizes or options that do not fit."""
 
 
+class ShapeError(DeclaxError, ValueError, code="shape"):
+    """A check of shapes has found calls that fail, or that need a condition; the text lists them."""
+
+
 class ConfigError(DeclaxError, ValueError, code="config"):
     """A configuration does not fit the classes that it describes.
 
@@ -190,13 +194,25 @@ class OverlookedModelWarning(UserWarning):
     """A transformed function reads a model where captures are not looked for; the text names where and the remedy."""
 
 
+class StaleValueWarning(UserWarning):
+    """An attribute was written past ``__setattr__``, and compiled calls may have used its old value; names it."""
+
+
+class LayerWarning(UserWarning):
+    """A layer is called outside of transforms with an input that it accepts, and that is rarely meant."""
+
+
+class LostWriteWarning(UserWarning):
+    """A Variable was written under a raw transform of JAX, and nobody reads the value; the text says what to use."""
+
+
 class ReplicationWarning(UserWarning):
-    """Dimensions are not split as declared, since the rules ask to replicate what does not fit; the text lists them."""
+    """Dimensions are not split as declared, since a size or a name does not fit the mesh; the text lists them."""
 
 
 WHERE_CAPTURES_ARE_FOUND = (
     "The transforms of declax capture models in closures, defaults, names of the function's module, partials, bound\n"
-    "methods of models, and lists, tuples and dicts there; not in other objects, classes or modules"
+    "methods of models, and lists, tuples, dicts and sets there; not in other objects, classes or modules"
 )
 """Why a transform may have overlooked a model."""
 
@@ -208,20 +224,28 @@ def _rebuild(cls: type[DeclaxError], where: str, problem: str, parts: dict[str, 
 def _format_message(error: DeclaxError) -> str:
     stop = "" if error.problem.endswith("?") else "."
     where = error.where if error.part is None else f"{error.where}, in {error.part}"
-    lines = [f"{where}: {error.problem}{stop} [{error.code}]"]
-    for label in DeclaxError._options:
-        text = getattr(error, label)
+    parts = {label: getattr(error, label) for label in DeclaxError._options}
+    return "\n".join([f"{where}: {error.problem}{stop} [{error.code}]", *labelled(parts, "  ")])
+
+
+def labelled(parts: Mapping[str, str | None], indent: str) -> Iterator[str]:
+    """The lines of the parts of a message that are there, each behind its label."""
+    for label, text in parts.items():
         if text is not None:
             first, *rest = text.splitlines() or [""]
-            lines.append(f"  {label + ':':<10}{first}")
-            lines.extend(f"  {'':<10}{line}" for line in rest)
-    return "\n".join(lines)
+            yield f"{indent}{label + ':':<10}{first}"
+            yield from (f"{indent}{'':<10}{line}" for line in rest)
 
 
 def set_fix(error: DeclaxError, fix: str | None) -> None:
     """Replaces the fix of an error by that of the code around it."""
     error.fix = fix
     error.args = (_format_message(error),)
+
+
+def shortened(text: str, width: int) -> str:
+    """A text, or its beginning if it is too wide."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def describe(value: object) -> str:
@@ -235,8 +259,7 @@ def describe(value: object) -> str:
     if isinstance(shape, tuple) and dtype is not None:
         return f"{name} of shape {shape} and dtype {dtype}"
     if isinstance(value, (int, float, complex, str, bytes, bool)):
-        text = repr(value)
-        return f"{name} {text}" if len(text) <= 40 else f"{name} {text[:37]}..."
+        return f"{name} {shortened(repr(value), 40)}"
     if hasattr(type(value), "_pytree__call"):
         return f"the expression {value!r}, which has a value in an instance only; see dx.defer"
     if isinstance(value, type):

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from declax._graph.node_states import NodeStates as NodeStates
 from declax._lazy import lazy_names
+from declax.transforms.labels import prefix as prefix
+from declax.transforms.trees import NodeStates as NodeStates
 from declax.transforms.trees import from_tree as from_tree
-from declax.transforms.trees import prefix as prefix
 from declax.transforms.trees import to_tree as to_tree
 
 if not TYPE_CHECKING:

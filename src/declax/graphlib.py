@@ -16,16 +16,6 @@ from declax._graph.array_refs import as_pure as as_pure
 from declax._graph.array_refs import pure as pure
 from declax._graph.array_refs import vars_as as vars_as
 from declax._graph.array_refs import with_vars as with_vars
-from declax._graph.contexts import MergeContext as MergeContext
-from declax._graph.contexts import RefMap as RefMap
-from declax._graph.contexts import SplitContext as SplitContext
-from declax._graph.contexts import UpdateContext as UpdateContext
-from declax._graph.contexts import current_update_context as current_update_context
-from declax._graph.contexts import flatten as flatten
-from declax._graph.contexts import merge_context as merge_context
-from declax._graph.contexts import split_context as split_context
-from declax._graph.contexts import unflatten as unflatten
-from declax._graph.contexts import update_context as update_context
 from declax._graph.editing import pop as pop
 from declax._graph.editing import set_metadata as set_metadata
 from declax._graph.flattening import GraphDef as GraphDef
@@ -45,6 +35,16 @@ from declax._typing import Key as Key
 from declax._variables.kinds import VariableState as VariableState
 from declax._variables.variable import Variable as Variable
 from declax.transforms.compilation import cached_partial as cached_partial
+from declax.transforms.trees import MergeContext as MergeContext
+from declax.transforms.trees import RefMap as RefMap
+from declax.transforms.trees import SplitContext as SplitContext
+from declax.transforms.trees import UpdateContext as UpdateContext
+from declax.transforms.trees import current_update_context as current_update_context
+from declax.transforms.trees import flatten as flatten
+from declax.transforms.trees import merge_context as merge_context
+from declax.transforms.trees import split_context as split_context
+from declax.transforms.trees import unflatten as unflatten
+from declax.transforms.trees import update_context as update_context
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__)

@@ -62,6 +62,12 @@ class NamedInitializer(Immutable):
     def __init__(self, name: str, settings: tuple[tuple[str, Hashable], ...] | None = None) -> None:
         vars(self).update(name=name, settings=settings)
 
+    def __eq__(self, other: object) -> bool:  # of equal hash too, since the dtype float64 equals None
+        return super().__eq__(other) if hash(self) == hash(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that make this initializer, by name."""
@@ -128,7 +134,7 @@ class NamedInitializer(Immutable):
         if self.settings is None:
             return self.name
         usual = inspect.signature(globals()[self.name]).parameters
-        shown = [f"{k}={_show(v)}" for k, v in self.settings if usual[k].default != v]
+        shown = [f"{k}={_show(v)}" for k, v in self.settings if not _is_default(v, usual[k].default)]
         return f"{self.name}({', '.join(shown)})"
 
 
@@ -154,6 +160,11 @@ def _make_placed(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype
     """An array of which each device makes its shards only, since it is compiled for the sharding."""
     made: jax.Array = put(init(key, shape, dtype), sharding)
     return made
+
+
+def _is_default(setting: object, default: object) -> bool:
+    """Whether a setting is the default of its argument; in NumPy, float64 equals None."""
+    return setting is default or (default is not None and bool(setting == default))
 
 
 def _show(setting: object) -> str:
@@ -351,6 +362,8 @@ def variance_scaling(
 
 
 class _FanFactory(Protocol):
+    """Makes an initializer from the axes of the fans."""
+
     def __call__(
         self, in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Dtype | None = None
     ) -> NamedInitializer: ...

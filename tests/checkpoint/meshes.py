@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import declax as dx
-from declax.checkpoint import items
+from declax.checkpoint import arrays
 
 VALUES = np.arange(64.0, dtype=np.float32).reshape(8, 8)
 
@@ -40,14 +40,14 @@ def restore(folder: Path) -> None:
     """Restores on all meshes that this number of devices allows; no part that is read is larger than a shard."""
     count = len(jax.devices())
     copied: list[int] = []
-    real = items._copied
+    real = arrays._copied
 
     def measured(found, index=...):
         part = real(found, index)
         copied.append(part.size)
         return part
 
-    items._copied = measured
+    arrays._copied = measured
     for rows in [n for n in (1, 2, 4, 8) if count % n == 0]:
         for spec in [("a", "b"), ("b", "a"), ("a", None), (None, None), (("a", "b"), None)]:
             model = model_of((rows, count // rows), spec, VALUES * 0)
@@ -57,7 +57,7 @@ def restore(folder: Path) -> None:
             check(model.w.value, before[0], VALUES)
             check(model.half.value, before[1], VALUES.astype(jnp.bfloat16))
             assert max(copied) == before[0].addressable_shards[0].data.size
-    items._copied = real
+    arrays._copied = real
 
 
 def main(folder: Path, action: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import re
 import resource
 import shutil
 import time
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -116,8 +118,198 @@ def test_the_digests_tell_a_changed_value(saved, tmp_path):
         shutil.rmtree(tmp_path / "c")
 
 
-def test_there_are_enough_cases():
-    assert len(CASES) + len(FAULTS) >= 200
+# --- files whose digests are right ---------------------------------------------------------
+
+
+def resized(header, name, change):
+    begin, end = header[name]["data_offsets"]
+    header[name]["data_offsets"] = change(begin, end)
+
+
+def of_tensor(change):
+    """A damage of the entry of one tensor."""
+    return lambda header, name: change(header[name])
+
+
+HEADERS = {
+    "no dtype": of_tensor(lambda entry: entry.pop("dtype")),
+    "no shape": of_tensor(lambda entry: entry.pop("shape")),
+    "no offsets": of_tensor(lambda entry: entry.pop("data_offsets")),
+    "unknown dtype": of_tensor(lambda entry: entry.update(dtype="F31")),
+    "dtype of another size": of_tensor(lambda entry: entry.update(dtype="I8")),
+    "dtype of the same size": of_tensor(lambda entry: entry.update(dtype="I32")),
+    "dtype is no text": of_tensor(lambda entry: entry.update(dtype=["F32"])),
+    "one row more": of_tensor(lambda entry: entry["shape"].__setitem__(0, entry["shape"][0] + 1)),
+    "one row less": of_tensor(lambda entry: entry["shape"].__setitem__(0, entry["shape"][0] - 1)),
+    "flat": of_tensor(lambda entry: entry.update(shape=[*entry["shape"], 1])),
+    "negative shape": of_tensor(lambda entry: entry.update(shape=[-size for size in entry["shape"]])),
+    "endless shape": of_tensor(lambda entry: entry.update(shape=[1 << 62, 1 << 62])),
+    "shape of fractions": of_tensor(lambda entry: entry.update(shape=[1.5])),
+    "shape is no list": of_tensor(lambda entry: entry.update(shape={"0": 3})),
+    "true for one": of_tensor(lambda entry: entry["shape"].__setitem__(0, True)),
+    "entry is a list": lambda header, name: header.update({name: [1, 2]}),
+    "entry is null": lambda header, name: header.update({name: None}),
+    "begins later": lambda header, name: resized(header, name, lambda begin, end: [begin + 4, end]),
+    "ends later": lambda header, name: resized(header, name, lambda begin, end: [begin, end + 4]),
+    "ends earlier": lambda header, name: resized(header, name, lambda begin, end: [begin, end - 4]),
+    "reversed": lambda header, name: resized(header, name, lambda begin, end: [end, begin]),
+    "negative": lambda header, name: resized(header, name, lambda begin, end: [-4, end - begin - 4]),
+    "far outside": lambda header, name: resized(header, name, lambda begin, end: [begin + (1 << 60), end + (1 << 60)]),
+    "one offset": lambda header, name: resized(header, name, lambda begin, end: [begin]),
+    "offsets are texts": lambda header, name: resized(header, name, lambda begin, end: [str(begin), str(end)]),
+    "gone": lambda header, name: header.pop(name),
+    "renamed": lambda header, name: header.update({f"{name}2": header.pop(name)}),
+    "twice": lambda header, name: header.update({f"{name}2": header[name]}),
+    "metadata": lambda header, name: header.update({"__metadata__": {"format": [name]}}),
+}
+TEXTS = {
+    "no JSON": lambda text: text[:-1],
+    "not UTF-8": lambda text: b"\xff" + text[1:],
+    "a list": lambda text: b"[]".ljust(len(text)),
+    "a number": lambda text: b"12".ljust(len(text)),
+    "a key twice": lambda text: text.replace(b'{"', b'{"model.w": 1, "model.w": 1, "', 1),
+    "deep": lambda text: b'{"a":' * 3000 + b"1" + b"}" * 3000,
+    "empty": lambda text: b"",
+    "NaN": lambda text: b'{"a": NaN}',
+}
+LENGTHS = [0, 1, 7, 1 << 20, 1 << 40, (1 << 64) - 1]
+ARRAYS = ("model.w", "model.b", "tree.a")
+
+
+def damaged_files():
+    """The content of a file of three tensors, damaged: by the kind of the damage."""
+    header, data, at = {}, b"", 0
+    for name, shape in zip(ARRAYS, ([4, 3], [3], [5]), strict=True):
+        content = np.arange(np.prod(shape), dtype=np.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(content)]}
+        data, at = data + content, at + len(content)
+
+    def file(text, length=None, rest=data):
+        return (len(text) if length is None else length).to_bytes(8, "little") + text + rest
+
+    for kind, change in HEADERS.items():
+        for name in ARRAYS:
+            table = json.loads(json.dumps(header))
+            change(table, name)
+            yield f"{kind}, {name}", file(json.dumps(table).encode())
+    text = json.dumps(header).encode()
+    yield from ((kind, file(change(text))) for kind, change in TEXTS.items())
+    yield from ((f"length {length}", file(text, length)) for length in LENGTHS)
+    yield from ((f"{count} bytes less", file(text, rest=data[:-count])) for count in range(1, 9))
+    yield from ((f"{count} bytes more", file(text, rest=data + bytes(count))) for count in range(1, 5))
+
+
+HEADER_CASES = dict(damaged_files())
+
+
+def problem_of(call):
+    """The text of the error of a call; None if it returns."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            call()
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def test_files_with_right_digests_are_refused_by_name(tmp_path):
+    dx.save(tmp_path / "c", {**items(1.0), "tree": {"a": np.full(5, 1.0, np.float32)}})
+    (file,) = (tmp_path / "c").glob("*.safetensors")
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    del table["sha256"]
+    accepted = []
+    for kind, content in HEADER_CASES.items():
+        file.write_bytes(content)
+        table["files"][file.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        with_manifest(tmp_path / "c", table)
+        for into in ({"model": items(7.0)["model"], "tree": {"a": np.zeros(5, np.float32)}}, None):
+            if into is None and kind.startswith("flat"):
+                continue  # without a target, a file decides of shapes
+            problem = problem_of(lambda into=into: dict(dx.load(tmp_path / "c", into=into)))
+            accepted += [] if problem is not None and str(tmp_path / "c") in problem else [kind]
+    assert not accepted
+
+
+def test_no_json_in_a_manifest_breaks_a_load(tmp_path):
+    """Each value of a manifest is replaced by others, with the right digest: it is refused, or loads."""
+    dx.save(
+        tmp_path / "c", {"model": dx.Sequential(dx.Linear(2, 3, rngs=dx.Rngs(0)), jnp.tanh), "tree": [1, {"a": "b"}]}
+    )
+    table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
+    del table["sha256"]
+    refused = 0
+    for path, value in values_in(table):
+        for other in (None, -1, 1.5, "x", [], {}, [[]], {"object": 0}):
+            if other == value:
+                continue
+            with_manifest(tmp_path / "c", changed(json.loads(json.dumps(table)), *path, to=other))
+            problem = problem_of(lambda: dict(dx.load(tmp_path / "c")))
+            assert problem is None or str(tmp_path / "c") in problem, path
+            refused += problem is not None
+    assert refused >= 300
+
+
+def values_in(table, path=()):
+    for key, value in table.items() if isinstance(table, dict) else enumerate(table):
+        yield (*path, key), value
+        if isinstance(value, (dict, list)):
+            yield from values_in(value, (*path, key))
+
+
+def orbax_damage():
+    """What happens to a file of a checkpoint of Orbax."""
+    yield "missing", lambda file: file.unlink()
+    yield "a folder", lambda file: (file.unlink(), file.mkdir())
+    yield "empty", lambda file: file.write_bytes(b"")
+    yield "half", lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    yield "no JSON", lambda file: file.write_bytes(b"{" + file.read_bytes())
+    yield "zeros", lambda file: file.write_bytes(bytes(len(file.read_bytes())))
+
+
+ORBAX = dict(orbax_damage())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the loop that Orbax closes early
+def test_damaged_checkpoints_of_orbax_are_refused_by_name_or_right(tmp_path):
+    """Orbax has files that a load does not need; without a digest of arrays, only lost bytes are seen."""
+    pytest.importorskip("orbax.checkpoint")
+    dx.save(tmp_path / "c", {"model": items(1.0)["model"]}, engine="orbax")
+    names = [file.relative_to(tmp_path / "c") for file in sorted((tmp_path / "c").rglob("*")) if file.is_file()]
+    refused = 0
+    for name in names:
+        for kind, damage in ORBAX.items():
+            shutil.copytree(tmp_path / "c", tmp_path / "d")
+            damage(tmp_path / "d" / name)
+            into = {"model": items(7.0)["model"]}
+            problem = problem_of(lambda into=into: into.update(dx.load(tmp_path / "d", into=into, engine="orbax")))
+            refused += problem is not None
+            expected = 1 if problem is None else 7
+            assert problem is None or str(tmp_path / "d") in problem, (name, kind)
+            assert (into["model"].w.value == expected).all(), (name, kind)
+            shutil.rmtree(tmp_path / "d")
+    assert refused >= 25
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_json_in_the_metadata_of_orbax_breaks_a_load(tmp_path):
+    pytest.importorskip("orbax.checkpoint")
+    dx.save(tmp_path / "c", {"model": dx.Linear(2, 3, rngs=dx.Rngs(0)), "tree": [1, np.zeros(0)]}, engine="orbax")
+    file = tmp_path / "c" / "_CHECKPOINT_METADATA"
+    table, refused = json.loads(file.read_bytes()), 0
+    for number, (path, value) in enumerate(values_in(table["custom_metadata"], ("custom_metadata",))):
+        other = [None, -1, "x", [], {}, [[]], {"object": 0}][number % 7]
+        if other == value:
+            continue
+        file.write_text(json.dumps(changed(json.loads(json.dumps(table)), *path, to=other)))
+        problem = problem_of(lambda: dict(dx.load(tmp_path / "c", engine="orbax")))
+        assert problem is None or str(tmp_path / "c") in problem, path
+        refused += problem is not None
+    assert refused >= 20
+
+
+def test_there_are_enough_damaged_files():
+    assert len(CASES) + len(set(HEADER_CASES.values())) + 25 >= 300  # of Orbax the least number; and all JSON
+    assert len(FAULTS) >= 54
 
 
 # --- a failing disk ---------------------------------------------------------------------
@@ -366,7 +558,6 @@ HOSTILE = {
     "another path": ((*LEAF, "path"), ["v"], "the manifest gives 'model.w' another path"),
     "two values": ((*LEAF, "value"), 3, "a leaf must have a dtype or a value"),
     "kind": ((*LEAF, "kind"), 3, "3 is not a text"),
-    "structure": (("structure",), "0" * 64, "the structure has another digest"),
     "metrics": (("metrics",), {"loss": "low"}, "the manifest is invalid"),
 }
 
@@ -447,12 +638,6 @@ def test_the_files_must_have_the_arrays_of_the_manifest(saved, tmp_path):
         table = json.loads((tmp_path / "c" / "manifest.json").read_bytes())
         del table["sha256"]
         change(table["items"]["model"]["leaves"])
-        rows = [
-            [text, leaf.get("dtype", ""), leaf.get("kind", "")]
-            for item in table["items"].values()
-            for text, leaf in sorted(item.get("leaves", {}).items())
-        ]
-        table["structure"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
         with_manifest(tmp_path / "c", table)
         with pytest.raises(CheckpointError, match=problem):
             dx.load(tmp_path / "c", into={"model": items(0.0)["model"]})
@@ -493,10 +678,10 @@ HOSTILE_STRUCTURES = {
     "not a model": (("objects", 0, "class"), "declax.Policy", "is not a class of models"),
     "no class": (("objects", 0, "class"), ["declax.Linear"], "is invalid"),
     "kind": (("objects", 1, "variable"), "declax.Linear", "is not a kind of Variables"),
-    "special name": ((*NODE, "__class__"), {"static": "x"}, "has no such attribute"),
-    "layout": ((*NODE, "_pytree__layout"), {"static": 1}, "has no such attribute"),
-    "method": ((*NODE, "train"), {"static": 1}, "has no such attribute"),
-    "call": ((*NODE, "__call__"), {"static": 1}, "has no such attribute"),
+    "special name": ((*NODE, "__class__"), {"static": "x"}, "begins with __ or _pytree__"),
+    "layout": ((*NODE, "_pytree__layout"), {"static": 1}, "begins with __ or _pytree__"),
+    "method": ((*NODE, "train"), {"static": 1}, "Linear has a method or property of this name"),
+    "call": ((*NODE, "__call__"), {"static": 1}, "begins with __ or _pytree__"),
     "type of a field": (STATIC, "three", "in_features cannot be"),
     "text for a function": ((*NODE, "promote_dtype"), {"static": "eval"}, "promote_dtype cannot be"),
     "builtin function": ((*NODE, "promote_dtype"), {"static": {"name": "builtins.eval"}}, "builtins.eval"),
@@ -515,6 +700,29 @@ HOSTILE_STRUCTURES = {
         },
         "this calls a function that is not of optax",
     ),
+    "call of a class as a transformation": (
+        STATIC,
+        {"transformation": {"call": "declax.Linear", "arguments": {"in_features": 1, "out_features": 1}}},
+        "this calls a function that is not of optax",
+    ),
+    "no call as a transformation": (STATIC, {"transformation": {"name": "declax.Linear"}}, "this calls a function"),
+    "class in a GraphDef": (
+        STATIC,
+        {"graphdef": {"format": 3, "root": {"object": 0}, "objects": [{"class": "os.Popen", "attributes": {}}]}},
+        "os.Popen",
+    ),
+    "attribute in a GraphDef": (
+        STATIC,
+        {
+            "graphdef": {
+                "format": 3,
+                "root": {"object": 0},
+                "objects": [{"class": "declax.Module", "attributes": {"train": {"static": 1}}}],
+            }
+        },
+        "model.in_features.train: Module has a method or property of this name",
+    ),
+    "no GraphDef": (STATIC, {"graphdef": 3}, "this is not the form of a value"),
     "object of a model": (STATIC, {"object": "declax.Linear", "attributes": {}}, "is not a class of values"),
     "fields of a tuple": (STATIC, {"object": "optax.EmptyState", "items": [1], "fields": ["a"]}, "has other fields"),
     "unknown form": (STATIC, {"pickle": "x"}, "a newer version of declax"),
@@ -592,6 +800,30 @@ def test_halves_of_surrogate_pairs(tmp_path):
     with pytest.raises(CheckpointError, match="has half of a surrogate pair"):
         dx.save(tmp_path / "d", {"a": 1}, metrics={"\ud800": 1.0})
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+NAMED_BY_HALVES = {
+    "an attribute": lambda model: setattr(model, "a\ud800", 3),
+    "an empty object": lambda model: setattr(model, "a\ud800", dx.Module()),
+    "metadata": lambda model: setattr(model, "p", dx.Param(np.ones(2), **{"a\ud800": 1})),
+    "an argument": lambda model: setattr(model, "f", functools.partial(np.exp, **{"a\ud800": 1})),
+}
+
+
+@pytest.mark.parametrize("engine", ["declax", "orbax"])
+@pytest.mark.parametrize("case", NAMED_BY_HALVES)
+def test_names_with_halves_of_surrogate_pairs(case, engine, tmp_path):
+    if engine == "orbax":
+        pytest.importorskip("orbax.checkpoint")
+    model = dx.Module()
+    NAMED_BY_HALVES[case](model)
+    with pytest.raises(CheckpointError, match="has half of a surrogate pair") as caught:
+        dx.save(tmp_path / "c", {"model": model}, engine=engine)
+    text = str(caught.value)
+    text.encode()
+    assert str(tmp_path / "c") in text
+    assert case == "an argument" or "'model." in text
+    assert not list(tmp_path.iterdir())
 
 
 # --- locks ----------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ def test_what_is_refused(tmp_path):
         checkpoints.save(0, items(0))
     with pytest.raises(CheckpointError, match="a step must be an int of at least 0"):
         checkpoints.save(np.int64(3), items(0), metrics={"loss": 1.0})
+    with pytest.raises(CheckpointError, match="progress is a function of two numbers"):
+        checkpoints.save(0, items(0), metrics={"loss": 1.0}, progress="bar")
     checkpoints.save(5, items(5), metrics={"loss": 1.0})
     for step in (5, 4):
         with pytest.raises(CheckpointError, match=f"step {step} is not above the last one"):

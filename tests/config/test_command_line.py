@@ -30,14 +30,12 @@ from collections.abc import Callable
 
 
 @dx.dataclass
-class Attention(dx.Module):
+class Attention(dx.Layer):
     """Looks around."""
     dim: int = dx.static(ge=1, help="the width")
     heads: int = dx.static(default=4, ge=1, le=64)
     """How many ``views`` there are."""
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    q = dx.Linear(dim, dim, rngs=rngs)
+    q = dx.Linear(dim, dim)
 
 
 @dx.dataclass

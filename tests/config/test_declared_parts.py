@@ -470,10 +470,18 @@ def test_replace_of_an_object_keeps_what_was_overridden():
 def test_a_part_that_is_assigned_takes_the_place_of_an_override():
     block = build(Block, {"dim": 2, "up": {"use_bias": False}})
     assert dx.spec_of(block)["up"]["use_bias"] is False
-    block.up = dx.Linear(2, 7, rngs=dx.Rngs(1))
+    block.up = dx.Linear(2, 8, kernel_init=dx.initializers.zeros, rngs=dx.Rngs(1))
     for model in (block, dx.clone(block)):
-        assert dx.spec_of(model)["up"] == dx.spec(dx.Linear, 2, 7)
-        assert dx.replace(model, rngs=dx.Rngs(0)).up.out_features == 7
+        assert dx.spec_of(model)["up"] == dx.spec(dx.Linear, 2, 8, kernel_init=dx.initializers.zeros)
+        assert dx.replace(model, rngs=dx.Rngs(0)).up is model.up
+
+
+def test_parts_that_do_not_fit_an_assigned_one_are_made_again_or_have_no_spec():
+    block = build(Block, {"dim": 2, "up": {"use_bias": False}})
+    block.up = dx.Linear(2, 7, rngs=dx.Rngs(1))
+    with pytest.raises(dx.ConfigError, match=r"Block\.down\.in_features"):
+        dx.spec_of(block)
+    assert dx.replace(block, rngs=dx.Rngs(0)).down.in_features == 7
 
 
 # --- one interpretation ------------------------------------------------------------
@@ -723,6 +731,19 @@ def test_the_tree_and_the_summary_show_parts_of_methods():
     paths = {".".join(map(str, row.path)) for row in spec.summary().rows}
     assert {"layers.0", "layers.1", "head"} <= paths
     assert spec.summary().count() == dx.summary(spec.build(rngs=dx.Rngs(0))).count()
+
+
+@dx.dataclass
+class Private(dx.Layer):
+    dim: int = dx.field()
+    _half = dim // 2
+    _shape = dx.defer(sorted)([dim, _half])
+    _up = dx.Linear(dim, _half)
+
+
+def test_the_tree_shows_private_names_that_are_in_the_model():
+    assert str(dx.spec(Private, 4)) == "Private(dim=4)\n  _up: Linear(in_features=4, out_features=2)"
+    assert str(dx.spec(dx.Conv, 3, 8, 3)) == "Conv(in_features=3, out_features=8, kernel_size=3)"
 
 
 def test_the_tree_shows_a_part_whose_number_only_an_instance_knows():

@@ -152,3 +152,14 @@ def test_a_tuple_of_dtypes_in_words():
     with pytest.raises(dx.ConfigError, match=r"expected: a list, each item the name of a dtype\n"):
         dx.spec(Theirs, several=3).check()
     assert annotation_text(list[jax.typing.DTypeLike | None]) == "list[dtype | None]"
+
+
+def test_float64_is_not_no_dtype() -> None:
+    """In NumPy, ``np.dtype("float64") == None``."""
+    initializer = dx.initializers.lecun_normal(dtype=np.dtype("float64"))
+    assert initializer != dx.initializers.lecun_normal()
+    assert repr(initializer) == "lecun_normal(dtype='float64')"
+    spec = dx.spec(dx.Linear, in_features=2, out_features=3, dtype=np.dtype("float64"), kernel_init=initializer)
+    data = dx.to_config(spec)
+    assert data["dtype"] == data["kernel_init"]["dtype"] == "float64"
+    assert dx.spec_from_config(dx.Linear, data) == spec

@@ -29,7 +29,7 @@ SOURCE = Path(dx.__file__).parent
 
 
 @dx.dataclass
-class Mlp(dx.Module):
+class Mlp(dx.Layer):
     """Two layers.
 
     Args:
@@ -59,9 +59,8 @@ class Mlp(dx.Module):
     factor: dx.InitVar[float] = dx.field(default=1.0)
     """Multiplies the weights at the start."""
     silent: int = 1
-    rngs: dx.InitVar[dx.Rngs] = dx.field(kw_only=True)
-    up: dx.Linear = dx.Linear(dim, hidden, rngs=rngs)
-    down: dx.Linear = dx.Linear(hidden, dim, rngs=rngs)
+    up: dx.Linear = dx.Linear(dim, hidden)
+    down: dx.Linear = dx.Linear(hidden, dim)
     """The way back."""
 
 

@@ -214,24 +214,8 @@ def test_ties_beside_a_shared_part_are_found():
     model = dx.List([shared, shared, linear()])
     assert dx.spec_of(model) == dx.spec(dx.List, [LINEAR, dx.Ref("/elements/0"), LINEAR])
     model[2].bias = shared.bias
-    with pytest.raises(dx.ConfigError, match=r"this is the same object as 0\.bias"):
+    with pytest.raises(dx.ConfigError, match=r"this is the same object as \[0\]\.bias"):
         dx.spec_of(model)
-
-
-def test_ties_are_lost_where_the_spec_cannot_be_built():
-    @dx.dataclass
-    class Once(Pair):
-        made = []
-
-        def __post_init__(self):
-            if self.made:
-                raise ValueError("there is one")
-            self.made.append(1)
-
-    once = Once(linear(), linear())
-    once.right.kernel = once.left.kernel
-    with pytest.raises(dx.ConfigError, match=r"this is the same object as left\.kernel"):
-        dx.spec_of(once)
 
 
 def test_a_list_in_two_places_has_a_spec_and_no_configuration():

@@ -85,7 +85,8 @@ def test_rngs_are_given_to_build(make):
         (dx.List([1]), "a spec cannot hold a model", "dx.spec(List, ...), or dx.spec_of(model)"),
         (dx.Param(1), "a spec cannot hold a model", "dx.spec_of"),
         (bytearray(b"a"), "a spec cannot hold a mutable object", "a tuple or list"),
-        ({1.5: 2}, "the keys of a dict in a spec must be strings", "a list of pairs"),
+        ({1.5: 2}, "the keys of a dict in a spec must be strings", "of a function that makes the dict"),
+        ({"a": 1, ...: 2}, "the keys of a dict in a spec must be strings", '{"**": ...}'),
     ],
 )
 def test_what_is_no_value_is_refused_with_a_fix(value, text, fix):

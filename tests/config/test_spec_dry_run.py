@@ -16,26 +16,24 @@ from declax.errors import ConfigError, InitializerError, LayerError
 
 
 @dx.dataclass
-class Attention(dx.Module):
+class Attention(dx.Layer):
     dim: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    query = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    key = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    value = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
-    out = dx.Linear(dim, dim, use_bias=False, rngs=rngs)
+    query = dx.Linear(dim, dim, use_bias=False)
+    key = dx.Linear(dim, dim, use_bias=False)
+    value = dx.Linear(dim, dim, use_bias=False)
+    out = dx.Linear(dim, dim, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.out(jax.nn.softmax(self.query(x) @ self.key(x).T) @ self.value(x))
 
 
 @dx.dataclass
-class Gated(dx.Module):
+class Gated(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    up = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
-    gate = dx.Linear(dim, hidden, use_bias=False, rngs=rngs)
-    down = dx.Linear(hidden, dim, use_bias=False, rngs=rngs)
+    up = dx.Linear(dim, hidden, use_bias=False)
+    gate = dx.Linear(dim, hidden, use_bias=False)
+    down = dx.Linear(hidden, dim, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))

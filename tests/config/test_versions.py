@@ -103,7 +103,7 @@ def test_a_newer_table_and_what_is_no_version():
 
 def test_what_an_upgrade_raises_is_a_problem():
     (problem,) = problems_of({"$version": 1}, migrate=True)
-    assert "the upgrade of Layer from version 1 raised KeyError: 'width'" in problem.message
+    assert "config_upgrades[1] of Layer: it raised KeyError: 'width'" in problem.message
 
 
 class Wrong(dx.Module):

@@ -34,17 +34,28 @@ class Node:
     kind: str
     data: dict[Any, Any] = field(default_factory=dict)
     static: dict[Any, Any] = field(default_factory=dict)
+    order: dict[Any, None] = field(default_factory=dict)
 
     def attributes(self) -> dict[Any, Any]:
         return {**self.data, **self.static}
 
     def set(self, name: Any, value: Any, *, is_static: bool = False) -> None:
-        self.delete(name)
+        self.in_order()
+        self.data.pop(name, None)
+        self.static.pop(name, None)
         (self.static if is_static and self.kind != "object" else self.data)[name] = value
+        self.order.setdefault(name)
 
     def delete(self, name: Any) -> None:
         self.data.pop(name, None)
         self.static.pop(name, None)
+        self.order.pop(name, None)
+
+    def in_order(self) -> list[Any]:
+        """The names in the order of the graph: a Dict has the order in which its keys were set first."""
+        known = self.attributes()
+        self.order = {name: None for name in (*self.order, *known) if name in known}
+        return [*self.order] if self.kind == "dict" else sorted(known, key=sort_key)
 
     def remove(self, names: set[Any]) -> None:
         """Takes attributes out; what comes after an element of a List moves up."""
@@ -96,7 +107,7 @@ def sort_key(key: Any) -> tuple[bool, Any]:
 def children(value: Any) -> list[tuple[Any, Any]]:
     """What is directly inside of a value, in the order of the graph."""
     if isinstance(value, Node):
-        return [(name, value.data[name]) for name in sorted(value.data, key=sort_key)]
+        return [(name, value.data[name]) for name in value.in_order() if name in value.data]
     if isinstance(value, (list, tuple)):
         return list(enumerate(value))
     if isinstance(value, dict):
@@ -159,7 +170,7 @@ def everything(root: Any) -> list[Path]:
         seen.add(id(value))
         inner = children(value)
         if isinstance(value, Node):
-            inner = sorted(value.attributes().items(), key=lambda item: sort_key(item[0]))
+            inner = [(name, value.attributes()[name]) for name in value.in_order()]
         for key, child in inner:
             enter((*path, key), child)
         paths.append(path)

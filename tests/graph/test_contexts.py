@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 
 import declax as dx
-from declax._graph.contexts import (
+from declax.errors import DeclaxError, FilterError, GraphError, TraceContextError
+from declax.transforms.trees import (
     UpdateContext,
     current_update_context,
     merge_context,
     split_context,
     update_context,
 )
-from declax.errors import DeclaxError, FilterError, GraphError, TraceContextError
 from strategies import Box, Open, apply_edits, build, edits, objects_of, own_attributes, recipes, same_graph
 
 

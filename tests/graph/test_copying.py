@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax._graph.api import CHUNK
+from declax._graph.copying import CHUNK
 
 
 def donate(state: dx.State) -> None:
@@ -160,7 +162,7 @@ def test_what_is_left_out_is_not_copied():
 
 
 def test_other_shapes_are_not_compiled_for():
-    from declax._graph import api as copying
+    from declax._graph import copying
 
     programs = copying._copy_all
     before = programs._cache_size()
@@ -187,3 +189,127 @@ def test_placement_is_kept_by_every_copy():
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "kept", ran.stderr
+
+
+# --- an update from another model ---------------------------------------------------
+
+
+def pair() -> tuple[dx.MLP, dx.MLP]:
+    """A model, and a target with other weights."""
+    return dx.MLP(2, 4, 2, rngs=dx.Rngs(0)), dx.MLP(2, 4, 2, rngs=dx.Rngs(1))
+
+
+OF_A_MODEL = {
+    "state": dx.state,
+    "split": lambda m: dx.split(m)[1],
+    "unpack": dx.unpack,
+    "variables": dx.variables,
+    "a filter": lambda m: dx.state(m, dx.Param),
+    "filtered later": lambda m: dx.state(m).filter(dx.Param),
+    "split later": lambda m: dx.state(m).split(dx.Param, ...)[0],
+    "variables, filtered": lambda m: dx.variables(m).filter(dx.Param),
+    "a union": lambda m: dx.state(m, dx.PathContains("up")) | dx.state(m, dx.PathContains("down")),
+    "a difference": lambda m: dx.state(m) - dx.State({"none": 0}),
+    "a state with a new entry": lambda m: with_entry(dx.state(m)),
+}
+
+
+def with_entry(state):
+    state["up"]["bias"] = jnp.ones(4)
+    return state
+
+
+@pytest.mark.parametrize("name", OF_A_MODEL)
+@pytest.mark.parametrize("options", [{}, {"strict": False}, {"strict": True}, {"complete": True}])
+def test_arrays_of_another_model_are_copied(name, options):
+    model, target = pair()
+    dx.update(target, OF_A_MODEL[name](model), **options)
+    before = target.down.kernel.value
+    assert (before == model.down.kernel.value).all()
+    dx.jit(lambda m: m.down.kernel.set_value(m.down.kernel + 1), donate_argnums=0)(model)
+    assert target.down.kernel.value is before
+    assert target(jnp.ones((1, 2))).shape == (1, 2)  # no buffer is gone
+    state = OF_A_MODEL[name](model)
+    kernel = model.down.kernel.value
+    dx.update(target, state, copy=False, **options)
+    assert target.down.kernel.value is kernel
+
+
+def test_a_part_of_a_state_is_copied():
+    model, target = pair()
+    dx.update(target.up, dx.state(model)["up"])
+    assert target.up.kernel.value is not model.up.kernel.value
+    assert (target.up.kernel.value == model.up.kernel.value).all()
+
+
+OF_ITS_OWN = {
+    "a step": lambda m: dx.jit(lambda state: jax.tree.map(lambda x: x + 1, state))(dx.state(m)),
+    "jax.tree.map": lambda m: jax.tree.map(lambda x: x * 2, dx.state(m)),
+    "map": lambda m: dx.state(m).map(lambda path, v: v.replace(v.value * 2)),
+    "a copy": lambda m: dx.state(m, copy=True),
+    "nested dicts": lambda m: dx.state(m).to_pure_dict(),
+    "a model that is gone": lambda m: dx.state(dx.clone(m)),
+}
+
+
+@pytest.mark.parametrize("name", OF_ITS_OWN)
+def test_arrays_that_no_other_model_has_are_not_copied(name):
+    model, target = pair()
+    state = OF_ITS_OWN[name](model)
+    kernel = state["down"]["kernel"]
+    dx.update(target, state)
+    assert target.down.kernel.value is getattr(kernel, "value", kernel)
+
+
+def test_a_model_takes_its_own_state_back():
+    model, _ = pair()
+    kept = dx.state(model)
+    model.down.kernel += 1
+    dx.update(model, kept)
+    assert model.down.kernel.value is kept.down.kernel.value
+    part = dx.view(model)
+    dx.update(part, kept)
+    assert part.down.kernel.value is kept.down.kernel.value
+
+
+def test_of_several_states_those_of_others_are_copied():
+    model, target = pair()
+    own = {"up": {"kernel": jnp.ones((2, 4))}}
+    dx.update(target, dx.state(model), own)
+    assert target.up.kernel.value is own["up"]["kernel"]
+    assert target.down.kernel.value is not model.down.kernel.value
+
+
+def test_numpy_arrays_of_another_model_are_copied():
+    model, target = (
+        dx.Dict(x=dx.Variable(np.ones(2)), n=dx.Variable(1)),
+        dx.Dict(x=dx.Variable(np.zeros(2)), n=dx.Variable(0)),
+    )
+    dx.update(target, dx.state(model))
+    model["x"].value[0] = 5
+    assert target["x"].value.tolist() == [1, 1]
+    assert target["n"].value == 1
+
+
+def test_a_trace_copies_nothing():
+    model, target = pair()
+    made = dx.make_jaxpr(lambda m, t: dx.update(t, dx.state(m)))(model, target)
+    assert made.jaxpr.eqns == []
+    dx.jit(lambda m, t: dx.update(t, dx.state(m)))(model, target)
+    assert (target.up.kernel.value == model.up.kernel.value).all()
+
+
+def test_a_state_does_not_keep_its_model_alive():
+    model, _ = pair()
+    state = dx.state(model)
+    held = weakref.ref(model.up.kernel)
+    del model
+    gc.collect()
+    assert held() is None
+    assert state.up.kernel.value.shape == (2, 4)
+
+
+def test_the_flag_is_checked():
+    model, target = pair()
+    with pytest.raises(dx.errors.GraphError, match="this is not a valid flag"):
+        dx.update(target, dx.state(model), copy="no")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax._graph.contexts import RefMap, flatten, unflatten
 from declax.errors import DepthError, GraphError, MissingKeyError, StatusError, TraceContextError
+from declax.transforms.trees import RefMap, flatten, unflatten
 from strategies import (
     Box,
     Declared,

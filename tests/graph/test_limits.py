@@ -399,7 +399,7 @@ def test_a_binding_finds_what_has_grown_in_a_variable():
         bind(model).check_depth()
     with pytest.raises(DepthError, match=r"^deep\[0\]"):
         dx.clone(model)
-    with pytest.raises(DepthError, match=r"^leaf 0\[0\]"):
+    with pytest.raises(DepthError, match=r"^deep\[0\]"):
         dx.state(model, dx.PathContains("deep"), copy=True)
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -123,6 +124,26 @@ def test_the_default_is_that_of_the_mode(function):
         with pytest.raises(GraphError, match="reached twice"):
             function(shared_node())
     function(shared_node())
+
+
+def loss(model, x):
+    return jnp.sum(model(x) ** 2)
+
+
+LIBRARY = {
+    "accumulate": lambda: (
+        jax.tree.leaves(dx.accumulate(loss, steps=2)(dx.Linear(2, 3, rngs=dx.Rngs(0)), jnp.ones((4, 2)))[1])[0].shape
+    ),
+    "RNN": lambda: dx.RNN(dx.GRUCell(2, 3, rngs=dx.Rngs(0)))(jnp.ones((1, 4, 2))).shape,
+    "Stacked": lambda: dx.Stacked(lambda rngs: dx.Linear(2, 2, rngs=rngs), 3, rngs=dx.Rngs(0))(jnp.ones(2)).shape,
+}
+
+
+@pytest.mark.parametrize("program", LIBRARY.values(), ids=LIBRARY)
+def test_functions_of_the_library_select_by_filter_in_tree_mode_too(program):
+    in_graphs = program()
+    with dx.set_graph_mode(False):
+        assert program() == in_graphs
 
 
 @pytest.mark.parametrize("mode", [dx.set_graph_mode, dx.set_graph_updates])

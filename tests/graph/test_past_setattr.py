@@ -9,6 +9,7 @@ import pytest
 
 import declax as dx
 from declax._graph.binding import bind
+from declax.errors import StaleValueWarning
 
 
 class Net(dx.Module):
@@ -184,3 +185,131 @@ def test_what_else_a_cached_property_computes_is_no_part_of_the_tree():
     assert dx.graphdef(net) is before
     vmapped = dx.vmap(lambda net, x: x * net.factor, in_axes=(None, 0), graph_updates=False)
     assert vmapped(net, jnp.ones(2)).tolist() == [2.0, 2.0]
+
+
+# ----------------------------------------------------------------- compiled functions
+
+
+class Scaled(dx.Module):
+    def __init__(self):
+        self.scale = 2.0
+        self.w = dx.Param(jnp.array(3.0))
+
+    @functools.cached_property
+    def cached(self):
+        return 5
+
+
+def scaled(model):
+    return model.w * model.scale
+
+
+def test_the_second_call_sees_what_was_written_past_setattr():
+    model, f = Scaled(), dx.jit(scaled)
+    assert f(model) == 6.0
+    vars(model)["scale"] = 10.0
+    with pytest.warns(StaleValueWarning, match=r"^Scaled.scale was written past `__setattr__`") as caught:
+        assert f(model) == 30.0
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (lambda model: vars(model).update(scale=10.0), 30.0),
+        (lambda model: object.__setattr__(model, "w", dx.Param(jnp.array(7.0))), 14.0),
+    ],
+)
+def test_later_calls_see_it_in_the_end(write, expected):
+    model, f = Scaled(), dx.jit(scaled)
+    for _ in range(100):
+        f(model)
+    write(model)
+    with pytest.warns(StaleValueWarning):
+        results = [float(f(model)) for _ in range(61)]
+    assert results[-1] == expected
+
+
+EAGER = {
+    "vmap": dx.vmap(lambda model, x: scaled(model) * x, in_axes=(None, 0)),
+    "remat": dx.remat(lambda model, x: scaled(model) * x),
+    "grad": lambda model, x: dx.grad(lambda model: scaled(model) ** 2 / 2)(model)["w"].value / model.scale,
+    "scan": lambda model, x: dx.scan(lambda model, x: (model, scaled(model) * x))(model, x)[1],
+    "cond": lambda model, x: dx.cond(True, scaled, lambda model: 0 * scaled(model), model),
+    "vjp": lambda model, x: dx.vjp(scaled, model)[0],
+}
+
+
+@pytest.mark.parametrize("f", EAGER.values(), ids=EAGER)
+def test_other_transforms_see_it_in_each_call(f):
+    model, x = Scaled(), jnp.ones(1)
+    for scale in (2.0, 10.0, 20.0):
+        vars(model)["scale"] = scale
+        assert float(jnp.squeeze(f(model, x))) == 3 * scale
+    vars(model)["w"] = dx.Param(jnp.array(5.0))
+    assert float(jnp.squeeze(f(model, x))) == 100.0
+
+
+def test_a_compiled_function_with_static_arguments_sees_it_in_the_second_call():
+    model, f = Scaled(), dx.jit(lambda model, times: scaled(model) * times, static_argnames="times")
+    assert f(model, 2) == 12.0
+    vars(model)["scale"] = 10.0
+    with pytest.warns(StaleValueWarning, match="^Scaled.scale"):
+        assert f(model, 2) == 60.0
+
+
+def test_calls_of_two_models_in_turns_see_it_in_the_end():
+    models, f = [Scaled(), Scaled()], dx.jit(scaled)
+    for _ in range(5):
+        assert [*map(f, models)] == [6.0, 6.0]
+    for model in models:
+        vars(model)["scale"] = 10.0
+    with pytest.warns(StaleValueWarning):
+        results = [[*map(f, models)] for _ in range(61)]
+    assert results[-1] == [30.0, 30.0]
+
+
+@pytest.mark.parametrize("options", [{}, {"static_argnames": "times"}, {"donate_argnames": "model"}], ids=str)
+def test_a_function_that_gives_the_model_back_does_not_put_an_old_value_back(options):
+    model, f = Scaled(), dx.jit(lambda model, times=1: (model, model.w * model.scale * times), **options)
+    for _ in range(10):
+        f(model, times=1)
+    for scale in (10.0, 20.0):
+        vars(model)["scale"] = scale
+        with pytest.warns(StaleValueWarning):
+            same, result = f(model, times=1)
+        assert (same is model, float(result), model.scale) == (True, 3 * scale, scale)
+
+
+def test_a_scan_does_not_put_an_old_value_back():
+    model, f = Scaled(), dx.scan(lambda model, x: (model, scaled(model) * x))
+    for scale in (2.0, 10.0, 20.0):
+        vars(model)["scale"] = scale
+        assert [float(f(model, jnp.ones(1))[1][0]) for _ in range(3)] == [3 * scale] * 3
+        assert model.scale == scale
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "expected"),
+    [
+        ("extra", lambda attributes: attributes.update(extra=4.0), 24.0),
+        ("scale", lambda attributes: attributes.pop("scale"), 3.0),
+    ],
+)
+def test_new_and_removed_attributes_are_warned_of(name, write, expected):
+    model = Scaled()
+    f = dx.jit(lambda model: model.w * getattr(model, "scale", 1.0) * getattr(model, "extra", 1.0))
+    f(model)
+    write(vars(model))
+    with pytest.warns(StaleValueWarning, match=rf"^Scaled.{name} was written past"):
+        assert f(model) == expected
+
+
+def test_a_cached_property_is_not_warned_of():
+    model, f = Scaled(), dx.jit(scaled)
+    f(model)
+    assert model.cached == 5
+    assert [float(f(model)) for _ in range(70)] == [6.0] * 70
+    del vars(model)["cached"]
+    assert [float(f(model)) for _ in range(70)] == [6.0] * 70
+    assert f.num_traces == 1

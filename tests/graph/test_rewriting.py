@@ -439,7 +439,7 @@ def test_set_metadata_of_all_that_match():
     assert model.norm.mean.note == model.norm.var.note == "x"
     assert not model.norm.scale.has_metadata("note")
     set_metadata(model, only=dx.PathContains("linear"), trainable=False, sharding=("a", None))
-    assert model.linear.kernel.get_metadata() == {"trainable": False, "out_sharding": ("a", None)}
+    assert model.linear.kernel.get_metadata(exclude_required=True) == {"trainable": False, "out_sharding": ("a", None)}
     set_metadata(model, tag="all")
     assert {v.tag for v in variables_of(model)} == {"all"}
     assert model.norm.mean.note == "x"

@@ -67,6 +67,20 @@ def test_variables_are_leaves_where_they_are_asked_for_as_the_peer():
     assert repr(names) == "State({\n  'bias': 'Param',\n  'kernel': 'Param'\n})"
 
 
+def test_their_types_make_variables_as_the_peers():
+    """Also of kinds with a metaclass and a slot of their own."""
+
+    class Meta(type):
+        pass
+
+    class Mine(dx.Param, metaclass=Meta):
+        __slots__ = ("extra",)
+
+    state = dx.State({"a": Mine(1.0), "b": dx.BatchStat(2.0)})
+    doubled = jax.tree.map(lambda v: type(v)(2 * v.value, tag="t"), state, is_leaf=is_variable)
+    assert [(v.type, v.value, v.tag) for _, v in doubled.flat_state()] == [(Mine, 2.0, "t"), (dx.BatchStat, 4.0, "t")]
+
+
 def test_labels_for_optax_as_the_peer():
     nnx, _ = peer_net()
 
@@ -253,7 +267,7 @@ def test_they_are_snapshots_that_count_as_their_kind():
     assert found.type is dx.Param
     assert type(found).__name__ == "Param"
     assert (found + 1).tolist() == [2.0, 2.0]
-    assert (found.tag, found.shape, found.get_metadata()) == ("t", (2,), {"tag": "t"})
+    assert (found.tag, found.shape, found.get_metadata(exclude_required=True)) == ("t", (2,), {"tag": "t"})
     assert repr(found) == repr(dx.Param(jnp.ones(2), tag="t"))
     own = dx.Param(jnp.zeros(2))
     own.copy_from(found)

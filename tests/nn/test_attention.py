@@ -250,6 +250,26 @@ def test_masks_and_biases_broadcast_to_the_pairs(normal: Any) -> None:
         assert "(2, 4, 5, 5)" in str(caught.value.expected)
 
 
+def test_an_additive_mask_is_refused(normal: Any) -> None:
+    x, layer = normal(2, 5, 16), make()
+    causal = jnp.tril(jnp.ones((5, 5)))
+    additive = jnp.where(causal == 1, 0.0, -1e9)
+    q = x[:, :, None]
+    for given in (additive, np.asarray(additive), jnp.log(causal), additive.astype(jnp.bfloat16)):
+        for call in (
+            lambda mask: layer(x, mask=mask),
+            lambda mask: dx.dot_product_attention(q, q, q, mask=mask),
+            lambda mask: dot_product_attention_weights(q, q, mask=mask),
+            lambda mask: dx.combine_masks(mask, causal),
+        ):
+            with pytest.raises(LayerError, match="this mask has negative numbers") as caught:
+                call(given)
+            assert "to 0" in str(caught.value.got)
+    for fine in (causal, causal.astype(int), 2 * causal, causal == 1):
+        np.testing.assert_allclose(layer(x, mask=fine), layer(x, mask=additive == 0), atol=1e-6)
+    jax.jit(lambda mask: dx.dot_product_attention(q, q, q, mask=mask))(additive)  # a tracer has no numbers
+
+
 def test_what_is_missing_is_named(normal: Any) -> None:
     x = normal(2, 5, 16)
     with pytest.raises(

@@ -162,12 +162,11 @@ def test_a_layer_with_the_usual_arguments_shares_its_record():
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int = 1000 * dim
     _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    mixer: dx.Module = dx.Linear(dim, dim, rngs=rngs)
+    mixer: dx.Module = dx.Linear(dim, dim)
 
 
 COPIES = [copy.copy, copy.deepcopy, dx.clone, lambda block: pickle.loads(pickle.dumps(block))]

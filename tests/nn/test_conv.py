@@ -480,3 +480,13 @@ def test_other_bad_arguments_of_a_transpose():
     assert caught.value.expected == "an array of shape (3, 1, 2)"
     with pytest.raises(LayerError, match=r"ConvTranspose.in_features: the last axis of 'inputs' has the wrong size"):
         ConvTranspose(2, 1, (3, 3), rngs=Rngs(0))(jnp.ones((5, 5, 3)))
+
+
+@pytest.mark.parametrize(("size", "strides", "padding"), [(4, 2, 1), (3, 2, 1), (2, 2, 0), (3, 1, 1), (5, 3, 2)])
+def test_the_padding_of_pytorch_in_a_transpose(size, strides, padding):
+    """As the page for users of PyTorch says; that takes the padding off the output."""
+    layer = ConvTranspose(2, 3, (size,), strides, padding=size - 1 - padding, rngs=Rngs(0))
+    x = jnp.arange(16.0).reshape(1, 8, 2)
+    assert layer(x).shape == (1, (8 - 1) * strides - 2 * padding + size, 3)
+    whole = ConvTranspose(2, 3, (size,), strides, padding=size - 1, rngs=Rngs(0))(x)
+    np.testing.assert_allclose(layer(x), whole[:, padding : whole.shape[1] - padding], rtol=1e-5)

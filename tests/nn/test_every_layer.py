@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -160,6 +162,72 @@ def test_a_layer_is_that_of_the_peer_and_takes_its_state(name: str, options: Any
         dx.update(fresh, state)
         nnx.update(peer, of_peer)
         assert_same(fresh(x), peer(x))
+
+
+READ_PRIVATE_NAMES = {"Einsum", "LoRALinear", "WeightNorm", "SpectralNorm"}
+"""Layers whose calls take no other object, in both libraries."""
+
+
+def called_unbound(method: Any, layer: Any, *args: Any) -> Any:
+    """The result of a method of a class for an object that has only the public attributes of a layer."""
+    public = {name: value for name, value in vars(layer).items() if not name.startswith("_")}
+    properties = {n: getattr(layer, n) for cls in type(layer).__mro__ for n, v in vars(cls).items() if is_public(n, v)}
+    return method(types.SimpleNamespace(**properties, **public), *args)
+
+
+def is_public(name: str, value: Any) -> bool:
+    return isinstance(value, property) and not name.startswith("_") and name != "at"
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.is_of_the_peer])
+def test_a_call_with_another_object_reads_public_attributes_only(name: str, nnx: Any) -> None:
+    x = input_of(name)
+    if name in READ_PRIVATE_NAMES:
+        with pytest.raises((AttributeError, TypeError)):
+            called_unbound(type(made(name, nnx)).__call__, made(name, nnx), x)
+    else:
+        assert_same(called_unbound(type(made(name)).__call__, made(name), x), made(name)(x))
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell"])
+def test_calls_of_cells_with_another_object_read_public_attributes_only(name: str) -> None:
+    cls = getattr(dx, name)
+    one = cls(8, 4, rngs=dx.Rngs(0))
+    carry = one.initialize_carry((3, 8), dx.Rngs(1))
+    assert_same(called_unbound(cls.initialize_carry, one, (3, 8), dx.Rngs(1)), carry)
+    assert_same(called_unbound(cls.__call__, one, carry, jnp.ones((3, 8))), one(carry, jnp.ones((3, 8))))
+
+
+SPELLINGS: tuple[Callable[[str], Any], ...] = (
+    lambda name: getattr(jnp, name),
+    jnp.dtype,  # of NumPy, whose float64 equals None
+    str,
+)
+"""A dtype as a class, as ``x.dtype``, and as text."""
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64", "ignore:scatter inputs have incompatible")
+@pytest.mark.parametrize("options", [("dtype",), ("param_dtype",), ("dtype", "param_dtype"), ()], ids="-".join)
+@pytest.mark.parametrize("is_wide", [False, True], ids=["x32", "x64"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.is_of_the_peer])
+def test_every_spelling_of_a_dtype_is_that_dtype_of_the_peer(
+    name: str, is_wide: bool, options: tuple[str, ...], nnx: Any
+) -> None:
+    with jax.enable_x64(is_wide), jax.numpy_dtype_promotion("standard"):
+        for dtype in ("float64", "float32", "bfloat16") if options else ("float32",):
+            found = []
+            with contextlib.suppress(TypeError, NotImplementedError):  # the peer's loops over states of other dtypes
+                found.append(results_of(name, nnx, dict.fromkeys(options, jnp.dtype(dtype))))
+            for spelling in SPELLINGS if options else SPELLINGS[:1]:
+                found.append(results_of(name, dx, dict.fromkeys(options, spelling(dtype))))
+                assert_same(found[-1], found[0], 1e-6)
+
+
+def results_of(name: str, nnx: Any, options: Any) -> Any:
+    """The Variables of a layer, and its outputs for inputs of two dtypes."""
+    layer = made(name, nnx, **options)
+    variables = nnx.to_pure_dict(nnx.state(layer))
+    return variables, layer(input_of(name)), layer(input_of(name, "float64"))
 
 
 @NAMES

@@ -75,6 +75,11 @@ def test_bad_arguments_are_refused(normal):
     for groups in ((4, None), (None, None), (3, 2), (0, None), (None, 4)):
         with pytest.raises(refused, match="the features cannot be split into these groups"):
             dx.GroupNorm(6, *groups, rngs=dx.Rngs(0))
+    for features in (6, 48, 37, 1, 16):
+        with pytest.raises(refused, match="the features cannot be split into these groups") as caught:
+            dx.GroupNorm(features, features + 1, rngs=dx.Rngs(0))
+        for line in caught.value.fix.splitlines():
+            assert eval(line, {"dx": dx, "rngs": dx.Rngs(0)}).num_features == features
     with pytest.raises(refused, match="'x' has another number of features"):
         dx.GroupNorm(6, 3, rngs=dx.Rngs(0))(normal(2, 5))
     with pytest.raises(refused, match="the first axis is the batch"):

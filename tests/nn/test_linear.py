@@ -12,7 +12,7 @@ from declax._variables.kinds import Param
 from declax.errors import LayerError
 from declax.initializers import constant, lecun_normal, ones
 from declax.initializers import normal as normal_init
-from declax.nn import Embed, Linear, canonicalize_dtype, promote_dtype
+from declax.nn import Embed, Linear, canonicalize_dtype, dot_product_attention, promote_dtype
 
 SIZES = st.integers(1, 5)
 BATCHES = st.lists(st.integers(0, 3), max_size=3)
@@ -253,3 +253,13 @@ def test_constants_are_initializers_too():
 def test_a_table_of_one_row_gives_it_for_each_integer(same):
     ours, _ = same(Embed, 1, 3, call=(jnp.array([[0, 10], [-3, 1]]),))
     np.testing.assert_array_equal(ours(jnp.array(7)), ours.embedding.value[0])
+
+
+def test_mixed_dtypes_with_float64_are_promoted() -> None:
+    """In NumPy, ``np.dtype("float64") == None``."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        wide, narrow = jnp.ones((1, 2, 1, 2), jnp.float64), jnp.ones((1, 2, 1, 2), jnp.float32)
+        for args in [(wide, narrow), (narrow, wide), (None, wide, narrow)]:
+            promoted: tuple[jax.Array | None, ...] = promote_dtype(args)
+            assert {x.dtype for x in promoted if x is not None} == {jnp.dtype("float64")}
+        assert dot_product_attention(narrow, wide, narrow).dtype == jnp.float64

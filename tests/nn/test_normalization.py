@@ -105,6 +105,17 @@ def test_batch_norm_of_complex_input(normal):
         np.testing.assert_allclose(layer.var.value, 1 - kept + kept * plain.var(0), rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible", "ignore:Casting complex values to real")
+def test_the_running_mean_of_complex_input_keeps_what_the_peer_drops(nnx, normal):
+    x = jax.lax.complex(normal(6, 3), normal(6, 3, seed=1))
+    ours, theirs = BatchNorm(3, rngs=Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    with jax.numpy_dtype_promotion("standard"):  # as the peer needs it
+        np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-5)
+    np.testing.assert_allclose(ours.mean.value.real, theirs.mean[...], rtol=1e-5)
+    np.testing.assert_allclose(ours.var.value, theirs.var[...], rtol=1e-5)
+    assert (ours.mean.value.dtype, theirs.mean[...].dtype) == (jnp.complex64, jnp.float32)
+
+
 def test_the_running_statistics_keep_their_dtype(normal):
     layer = BatchNorm(3, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16, rngs=Rngs(0))
     assert layer(normal(4, 3)).dtype == jnp.bfloat16

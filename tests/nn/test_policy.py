@@ -14,12 +14,11 @@ HALF = dx.Policy(jnp.bfloat16, jnp.bfloat16)
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    norm = dx.LayerNorm(dim, dtype=jnp.float32, rngs=rngs)
-    up = dx.Linear(dim, 2 * dim, rngs=rngs)
-    down = dx.Linear(2 * dim, dim, rngs=rngs)
+    norm = dx.LayerNorm(dim, dtype=jnp.float32)
+    up = dx.Linear(dim, 2 * dim)
+    down = dx.Linear(2 * dim, dim)
     gain: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
     seen: dx.BatchStat[jax.Array] = dx.variable((), initializer=dx.initializers.zeros, stream=None)
 
@@ -28,14 +27,13 @@ class Block(dx.Module):
 
 
 @dx.dataclass
-class Net(dx.Module):
+class Net(dx.Layer):
     dim: int = dx.field()
     _: dx.KW_ONLY
     policy: dx.Policy = dx.field(default=dx.Policy())
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    block = Block(dim, rngs=rngs)
-    blocks = dx.Stacked(Block(dim, rngs=rngs), 2)
-    head = dx.Linear(dim, 3, dtype=jnp.float32, rngs=rngs)
+    block = Block(dim)
+    blocks = dx.Stacked(Block(dim), 2)
+    head = dx.Linear(dim, 3, dtype=jnp.float32)
 
     def __call__(self, x):
         x = self.blocks(self.block(x))
@@ -232,9 +230,8 @@ def test_a_policy_that_the_parts_could_not_follow_is_refused(line, got):
 
 def test_a_part_may_be_called_policy():
     @dx.dataclass
-    class Agent(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-        policy: dx.Linear = dx.Linear(2, 2, rngs=rngs)
+    class Agent(dx.Layer):
+        policy: dx.Linear = dx.Linear(2, 2)
 
     with HALF:
         agent = Agent(rngs=rngs())

@@ -273,8 +273,13 @@ def test_what_makes_no_layer_is_refused():
         Stacked(lambda: jnp.ones(2), 3)
     with pytest.raises(LayerError, match="there are no layers"):
         Stacked.of([])
-    with pytest.raises(LayerError, match="its structure differs from that of layer 0"):
+    with pytest.raises(LayerError, match="its structure differs from that of layer 0") as caught:
         Stacked.of([dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, use_bias=False, rngs=dx.Rngs(0))])
+    assert caught.value.where.startswith("Stacked.of, layers[1].")
+    assert caught.value.expected != caught.value.got
+    with pytest.raises(LayerError, match="its structure differs") as caught:
+        Stacked.of([dx.Dropout(0.1), dx.Dropout(0.2)])
+    assert (caught.value.where, caught.value.expected, caught.value.got) == ("Stacked.of, layers[1].rate", "0.1", "0.2")
     one, other = dx.Linear(2, 2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(0))
     other.kernel.value = jnp.ones((3, 2))
     with pytest.raises(LayerError, match="the layers have arrays of different shapes"):
@@ -474,11 +479,10 @@ def test_training_switches_reach_the_layers():
 
 
 @dx.dataclass
-class Net(dx.Module):
+class Net(dx.Layer):
     depth: int = dx.field()
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks = Stacked(Block(rngs=rngs), depth)
-    head = dx.Linear(DIM, 1, rngs=rngs)
+    blocks = Stacked(Block(), depth)
+    head = dx.Linear(DIM, 1)
 
     def __call__(self, x):
         return self.head(self.blocks(x))
@@ -513,13 +517,12 @@ def test_stacks_over_deferred_calls():
 
 def test_inner_calls_of_stacked_layers_have_keys_of_their_own():
     @dx.dataclass
-    class Stacks(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-        nested = Stacked(dx.Sequential(dx.Linear(DIM, DIM, rngs=rngs), dx.relu), 2)
-        twice = Stacked(Stacked(dx.Sequential(dx.Linear(DIM, DIM, rngs=rngs)), 2), 2)
-        listed = Stacked(dx.Sequential(dx.repeat(2, dx.Linear(DIM, DIM, rngs=rngs))), 2)
+    class Stacks(dx.Layer):
+        nested = Stacked(dx.Sequential(dx.Linear(DIM, DIM), dx.relu), 2)
+        twice = Stacked(Stacked(dx.Sequential(dx.Linear(DIM, DIM)), 2), 2)
+        listed = Stacked(dx.Sequential(dx.repeat(2, dx.Linear(DIM, DIM))), 2)
 
-    made, rngs = Stacks(dx.Rngs(0)), dx.Rngs(0)
+    made, rngs = Stacks(rngs=dx.Rngs(0)), dx.Rngs(0)
     kernels = [dx.Linear(DIM, DIM, rngs=rngs).kernel.value for _ in range(10)]
     assert_close(made.nested.layers.layers[0].kernel.value, jnp.stack(kernels[:2]))
     assert_close(made.twice.layers.layers.layers[0].kernel.value, jnp.stack(kernels[2:6]).reshape(2, 2, DIM, DIM))
@@ -529,13 +532,12 @@ def test_inner_calls_of_stacked_layers_have_keys_of_their_own():
 
 def test_a_stack_whose_layers_read_a_part_of_the_class():
     @dx.dataclass
-    class Shared(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-        table = dx.Linear(DIM, DIM, rngs=rngs)
-        blocks = Stacked(dx.Sequential(table, dx.Linear(DIM, DIM, rngs=rngs)), 2, rngs=rngs)
+    class Shared(dx.Layer):
+        table = dx.Linear(DIM, DIM)
+        blocks = Stacked(dx.Sequential(table, dx.Linear(DIM, DIM)), 2)
 
     with pytest.raises(LayerError, match="the layers share a part"):
-        Shared(dx.Rngs(0))
+        Shared(rngs=dx.Rngs(0))
 
 
 def test_as_a_declared_field_it_is_trained_with_donation_in_one_trace():

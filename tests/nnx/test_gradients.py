@@ -82,6 +82,8 @@ def test_integers_have_no_gradient(mode):
             dx.grad(loss, **mode)(Counting())
         grads = dx.grad(loss, allow_int=True, **mode)(Counting())
         assert grads.count[...].dtype == jax.dtypes.float0
+    if mode.get("graph") is False:
+        return
     chosen = dx.grad(loss, argnums=dx.DiffState(0, dx.Param), **mode)(Counting())
     assert isinstance(chosen, dx.State)
     assert float(chosen.weight[...]) == 6.0
@@ -211,3 +213,31 @@ def test_trees_are_differentiated_by_position():
             with pytest.raises(TypeError):
                 lib.grad(lambda x: x, **mode)(x=3.0)
             assert lib.grad(lambda x, y: x**2 * y, argnums=-1, **mode)(3.0, y=2.0) == 12.0
+
+
+SELECTIONS = {
+    "vmap": lambda nnx, f, **mode: nnx.vmap(f, in_axes=(nnx.StateAxes({...: 0}),), **mode),
+    "pmap": lambda nnx, f, **mode: nnx.pmap(f, in_axes=(nnx.StateAxes({...: 0}),), **mode),
+    "scan": lambda nnx, f, **mode: nnx.scan(
+        f, in_axes=(nnx.StateAxes({...: 0}), nnx.Carry), out_axes=nnx.Carry, **mode
+    ),
+    "jit": lambda nnx, f, **mode: nnx.jit(f, in_shardings=(nnx.StateSharding({...: None}),), **mode),
+    "jit, results": lambda nnx, f, **mode: nnx.jit(f, out_shardings=nnx.StateSharding({...: None}), **mode),
+    "shard_map": lambda nnx, f, **mode: nnx.shard_map(
+        f, mesh=jax.make_mesh((1,), ("a",)), in_specs=(nnx.StateSharding({...: None}),), out_specs=None, **mode
+    ),
+    "grad": lambda nnx, f, **mode: nnx.grad(f, argnums=nnx.DiffState(0, nnx.Param), **mode),
+    "value_and_grad": lambda nnx, f, **mode: nnx.value_and_grad(f, argnums=nnx.DiffState(0, nnx.Param), **mode),
+    "custom_vjp": lambda nnx, f, **mode: nnx.custom_vjp(f, nondiff_argnums=(nnx.DiffState(0, nnx.Param),), **mode),
+}
+
+
+@pytest.mark.parametrize("by_default", [False, True])
+@pytest.mark.parametrize("wrap", SELECTIONS.values(), ids=SELECTIONS)
+def test_selections_by_filter_of_trees_are_refused_where_the_function_is_wrapped(wrap, by_default):
+    texts = {dx: "a selection by filter is of a graph, and graph=False, or dx.set_graph_mode", nnx: "cannot contain"}
+    for lib, text in texts.items():
+        with lib.set_graph_mode(not by_default), pytest.raises(ValueError, match=text):
+            wrap(lib, lambda m: m, graph=None if by_default else False)
+        with lib.set_graph_mode(False):
+            assert callable(wrap(lib, lambda m: m, graph=True))

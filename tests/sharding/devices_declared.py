@@ -32,11 +32,9 @@ both = pytest.mark.parametrize("mesh", [MESH, EXPLICIT], ids=["auto", "explicit"
 
 
 @dx.dataclass
-class MLP(dx.Module):
+class MLP(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     up: dx.Param[jax.Array] = dx.variable((dim, hidden), initializer=normal, sharding=("embed", "mlp"))
     down: dx.Param[jax.Array] = dx.variable((hidden, dim), initializer=normal, sharding=("mlp", "embed"))
     scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=dx.initializers.ones)
@@ -299,6 +297,70 @@ def test_what_does_not_fit_is_replicated_on_request_and_reported_once(make):
                 first, second = reports(), reports()
             assert first.count("dimension 1 of (8, 12), 'mlp'") == first.count("dimension 0 of (12, 8), 'mlp'") == 1
             assert not second
+
+
+class OddLayer(dx.Module):
+    """A kernel whose last dimension no mesh axis of size 2 or more divides."""
+
+    def __init__(self):
+        self.kernel = dx.Param(jnp.ones((32, 1)), out_sharding=("data", "model"))
+
+
+@pytest.mark.parametrize("trace", [dx.jit, jax.jit, lambda f: functools.partial(dx.eval_shape, f)])
+def test_a_size_that_does_not_fit_is_replicated_while_jax_traces(trace):
+    """As the peer does, which does not warn."""
+    with jax.set_mesh(mesh_of(4, 2)), dx.sharding_rules({}), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        models = [trace(lambda: OddLayer())() for _ in range(2)]  # noqa: PLW0108  # two functions
+    for model in models:
+        assert model.kernel.value.sharding.is_equivalent_to(NamedSharding(mesh_of(4, 2), P("data", None)), 2)
+    (warning,) = seen
+    assert warning.category is ReplicationWarning
+    assert warning.filename == __file__
+    assert "Param: dimension 1 of (32, 1), 'model': its size 1 is not divisible by 2" in str(warning.message)
+
+
+def rewritten(shape, transform=dx.jit):
+    """A Param of another shape after a write in a compiled function, and the warnings of two calls."""
+    param = dx.Param(jnp.ones((8, 4)), out_sharding=("data", "model"))
+
+    @transform
+    def write(param):
+        param.value = jnp.ones(shape)
+        return param
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        write(param), write(param)
+    return param, [warning for warning in seen if warning.category is ReplicationWarning]
+
+
+def test_a_written_size_that_does_not_fit_is_reported_while_jax_traces():
+    with jax.set_mesh(mesh_of(4, 2)), dx.sharding_rules({}):
+        param, (warning,) = rewritten((8, 3))
+        assert param.shape == (8, 3)
+        assert warning.filename == __file__
+        assert "set_value: dimension 1 of (8, 3), 'model': its size 3 is not divisible by 2" in str(warning.message)
+        assert not rewritten((8, 4))[1]
+        assert not rewritten((4, 2))[1]
+        assert not rewritten((3,))[1]  # the names are those of another rank
+    refused = pytest.raises(ShardingError, match="its size 3 is not divisible by 2")
+    with jax.set_mesh(mesh_of(4, 2)), dx.sharding_rules({}, otherwise="raise"), refused:
+        rewritten((8, 3))
+    assert not rewritten((8, 3))[1]  # without a mesh
+
+
+@pytest.mark.parametrize("trace", [lambda f: f, dx.jit, jax.jit, lambda f: functools.partial(dx.eval_shape, f)])
+def test_a_size_that_does_not_fit_is_an_error_on_request_and_in_eager_creation(trace):
+    is_eager = trace(len) is len
+    refused = pytest.raises(ShardingError, match="its size 1 is not divisible by 2, the size of mesh axis 'model'")
+    with jax.set_mesh(mesh_of(4, 2)), dx.sharding_rules({}, otherwise=None if is_eager else "raise"), refused:
+        trace(lambda: OddLayer())()  # noqa: PLW0108  # another function each time
+
+
+def test_a_name_that_does_not_fit_is_an_error_while_jax_traces():
+    with jax.set_mesh(mesh_of(4, 2)), pytest.raises(ShardingError, match="'modl' has no rule"):
+        dx.jit(lambda: dx.Param(jnp.ones((32, 1)), out_sharding=("modl", "model")))()
 
 
 def test_inner_rules_replace_outer_ones():

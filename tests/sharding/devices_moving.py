@@ -340,3 +340,20 @@ def test_a_function_moves_arrays_that_it_does_not_set_at_each_call(names):
         assert model.b.value[0] == count + ("b" in names)
     assert model.a.value[0] == 5 * ("a" in names)
     assert step.num_traces == 2  # with `a` on no mesh, and on this one
+
+
+def test_arrays_outside_of_variables_move_too():
+    """In attributes, and in containers at any depth, of which the nodes get new ones."""
+
+    class Plain(dx.Module):
+        def __init__(self):
+            self.array, self.weight = jnp.arange(8.0), dx.Param(jnp.ones(8))
+            self.items = dx.data([jnp.zeros(8), {"deep": (jnp.ones(8),)}])
+
+    place = NamedSharding(MESH, P("data"))
+    model = Plain()
+    total = dx.jit(lambda model: sum(leaf.sum() for leaf in jax.tree.leaves(model)), in_shardings=place)
+    for _ in range(3):
+        assert total(model) == 28 + 8 + 0 + 8
+        assert all(leaf.sharding == place for leaf in jax.tree.leaves(model))
+    assert total.num_traces <= 2

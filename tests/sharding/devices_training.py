@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 import declax as dx
-from declax.errors import ShardingError
+from declax.errors import ReplicationWarning, ShardingError
 
 P = jax.P
 MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
@@ -21,11 +21,9 @@ normal = dx.initializers.lecun_normal()
 
 
 @dx.dataclass
-class Net(dx.Module):
+class Net(dx.Layer):
     dim: int = dx.field()
     hidden: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     up: dx.Param[jax.Array] = dx.variable((dim, hidden), initializer=normal, sharding=(None, "model"))
     bias: dx.Param[jax.Array] = dx.variable((hidden,), initializer=dx.initializers.zeros, sharding=("model",))
     down: dx.Param[jax.Array] = dx.variable((hidden, dim), initializer=normal, sharding=("model", None))
@@ -83,6 +81,39 @@ def test_fsdp_splits_the_largest_free_dimension():
         dx.fsdp(model)
     with pytest.raises(ShardingError, match="the mesh has no axis 'fsdp'"):
         dx.fsdp(model, "fsdp", mesh=MESH)
+
+
+def test_fsdp_takes_several_axes_and_dimensions_that_names_have_split():
+    mesh = jax.make_mesh((2, 2, 2), ("slices", "data", "model"), axis_types=(AxisType.Auto,) * 3)
+    model = dx.eval_shape(lambda: Net(64, 128, rngs=dx.Rngs(0)))
+    with jax.set_mesh(mesh):
+        assert set(dx.fsdp(model, ("slices", "data")).shardings) == {
+            P(("slices", "data"), "model"),
+            P("model", ("slices", "data")),
+            P("model"),
+            P(),
+        }
+        one_free = dx.eval_shape(lambda: dx.Param(jnp.zeros((3, 4096)), sharding=(None, "model")))
+        assert dx.fsdp(one_free, ("slices", "data")).shardings == (P(None, ("model", "slices", "data")), P())
+    with pytest.raises(ShardingError, match=r"the mesh has no axis \(\)"):
+        dx.fsdp(model, (), mesh=mesh)
+    with pytest.raises(ShardingError, match="the mesh has no axis 'slice'"):
+        dx.fsdp(model, ("slice", "data"), mesh=mesh)
+
+
+def test_fsdp_warns_of_what_stays_whole():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    odd = dx.eval_shape(lambda: dx.Linear(4097, 50257, rngs=dx.Rngs(0)))
+    with pytest.warns(
+        ReplicationWarning, match=r"are whole on each device(.|\n)*multiple of 8, the size of 'data'"
+    ) as got:
+        dx.fsdp(odd, mesh=mesh)
+    assert "kernel f32[4097,50257] (823.6 MB): pad 50257 to 50264" in str(got[0].message)
+    even = dx.eval_shape(lambda: dx.Linear(12, 4095, rngs=dx.Rngs(0)))
+    with pytest.warns(ReplicationWarning, match="pad 4095 to 4096, or a mesh axis of 4"):
+        dx.fsdp(even, mesh=mesh)
+    small = dx.eval_shape(lambda: [dx.Linear(64, 4096, rngs=dx.Rngs(0)), dx.Linear(63, 65, rngs=dx.Rngs(0))])
+    dx.fsdp(small, mesh=mesh)  # less than a tenth
 
 
 def test_fully_sharded_training_is_that_of_one_device():
@@ -181,15 +212,18 @@ def test_the_bytes_on_a_device_are_those_of_the_summary():
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     """A class that knows no mesh: it names the dimensions of its parameters and activations."""
 
     width: int = dx.field()
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    norm = dx.LayerNorm(width, rngs=rngs)
-    up = dx.Linear(width, 4 * width, kernel_metadata={"out_sharding": ("embed", "mlp")}, rngs=rngs)
-    down = dx.Linear(4 * width, width, kernel_metadata={"out_sharding": ("mlp", "embed")}, rngs=rngs)
+    norm = dx.LayerNorm(width)
+    up = dx.Linear(
+        width,
+        4 * width,
+        kernel_metadata={"out_sharding": ("embed", "mlp")},
+        bias_metadata={"out_sharding": ("mlp",)},  # without it, the bias stays whole, and each step gathers it
+    )
+    down = dx.Linear(4 * width, width, kernel_metadata={"out_sharding": ("mlp", "embed")})
 
     def __call__(self, x):
         x = dx.with_sharding_constraint(x, ("batch", None))

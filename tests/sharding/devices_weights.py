@@ -14,9 +14,8 @@ MAP: w.WeightMap = {"{i}.weight": w.transpose("blocks[{i}].kernel"), "{i}.bias":
 
 
 @dx.dataclass
-class Net(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    blocks = dx.Stacked(dx.Linear(4, 8, rngs=rngs), 2, rngs=rngs)
+class Net(dx.Layer):
+    blocks = dx.Stacked(dx.Linear(4, 8), 2)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

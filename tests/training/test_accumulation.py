@@ -50,7 +50,7 @@ def test_statistics_and_streams_go_on_from_part_to_part() -> None:
     loss, grads = dx.accumulate(loss_of, steps=4)(model, x, y)
     losses = []
     for part in range(4):
-        rows = slice(16 * part, 16 * part + 16)
+        rows = slice(part, None, 4)
         one, gradient = dx.value_and_grad(loss_of)(other, x[rows], {"target": y["target"][rows]})
         losses.append((one, gradient.hidden.kernel.value))
     np.testing.assert_allclose(loss, sum(one for one, _ in losses) / 4, rtol=1e-5)

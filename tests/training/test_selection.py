@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +16,9 @@ from declax.errors import OptimizerError
 
 
 @dx.dataclass
-class Net(dx.Module):
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
-    body: dx.MLP = dx.MLP(2, 4, rngs=rngs)
-    head: dx.Linear = dx.Linear(2, 2, rngs=rngs)
+class Net(dx.Layer):
+    body: dx.MLP = dx.MLP(2, 4)
+    head: dx.Linear = dx.Linear(2, 2)
     gain: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, weight_decay=False)
     fixed: dx.Param[jax.Array] = dx.variable((2,), initializer=dx.initializers.ones, trainable=False)
 
@@ -130,3 +132,71 @@ def test_filters_that_leave_something_out():
         dx.Optimizer(net, dx.by_filter({"tail.*": optax.sgd(0.1), ...: optax.sgd(0.1)}))
     with pytest.raises(OptimizerError, match="mask_by: filters need the paths and kinds of a State"):
         dx.mask_by(dx.Param)({"a": jnp.ones(2)})
+
+
+def net_with(tx: Any) -> dx.Optimizer[Net]:
+    return dx.Optimizer(Net(rngs=dx.Rngs(0)), tx)
+
+
+@pytest.mark.parametrize(
+    ("mask", "written"),
+    [
+        ("kernel", "dx.PathContains('kernel')"),
+        ("*.kernel", "dx.PathMatches('*.kernel')"),
+        (["kernel", "gain"], "(dx.PathContains('kernel'), dx.PathContains('gain'))"),
+        ({"head": "kernel"}, "dx.PathContains('kernel')"),
+        (dx.Param, "Param"),
+        (dx.is_decayed, "is_decayed"),
+        (..., "..."),
+    ],
+)
+def test_names_and_filters_are_no_masks(mask: Any, written: str):
+    adamw = optax.adamw(1e-3, mask=mask)
+    for tx in (adamw, optax.chain(optax.clip(1.0), adamw), optax.MultiSteps(adamw, 2), dx.by_filter({...: adamw})):
+        with pytest.raises(OptimizerError, match=r"Optimizer\.tx: a mask of optax is no name and no filter") as caught:
+            net_with(tx)
+        assert caught.value.fix == f"mask=dx.mask_by({written})"
+
+
+def test_a_spec_refuses_names_as_masks():
+    spec = dx.spec(optax.chain, dx.spec(optax.adamw, 1e-3, mask="kernel"))
+    with pytest.raises(OptimizerError, match="adamw: a mask of optax is no name") as caught:
+        spec.build()
+    assert "mask=dx.spec(dx.mask_by, dx.PathContains('kernel'))" in str(caught.value.fix)
+    table = {"kind": "adamw", "learning_rate": 1e-3, "mask": ["kernel"]}
+    with pytest.raises(OptimizerError, match="adamw: a mask of optax is no name") as caught:
+        dx.from_config(optax.GradientTransformation, table)
+    _, line, _ = str(caught.value.fix).splitlines()
+    written = tomllib.loads(line)  # the fix is a line of a file
+    tx = dx.from_config(optax.GradientTransformation, table | written, extra=[dx.mask_by, dx.PathContains])
+    assert net_with(tx).optax_state()
+    by_spec = dx.spec(optax.adamw, 1e-3, mask=dx.spec(dx.mask_by, dx.PathContains("kernel")))
+    assert net_with(by_spec.build()).tx is not None
+
+
+def test_masks_that_are_no_names_are_accepted():
+    kernels = dx.mask_by(dx.PathContains("kernel"))
+    net = Net(rngs=dx.Rngs(0))
+    for mask in (
+        True,
+        np.bool_(False),
+        kernels,
+        kernels(dx.state(net, dx.is_trainable)),
+        lambda params: True,
+        dx.mask_by(None),
+    ):
+        net_with(optax.adamw(1e-3, mask=mask))
+    labels = jax.tree.map(lambda _: "all", dx.state(net, dx.is_trainable))
+    net_with(optax.multi_transform({"all": optax.sgd(0.1)}, labels))
+    net_with(dx.by_filter({"body.**": optax.adamw(1e-3, mask=kernels), ...: optax.sgd(0.1)}))
+
+    def own(mask: str) -> optax.GradientTransformation:
+        return optax.GradientTransformation(lambda params: optax.EmptyState(), lambda g, s, p=None: (g, (s, mask)[0]))
+
+    net_with(own("kernel"))
+
+
+def test_a_mask_that_takes_nothing():
+    with pytest.raises(OptimizerError, match="mask_by: the filter 'kernel' matches no parameter") as caught:
+        net_with(optax.adamw(1e-3, mask=dx.mask_by("kernel")))
+    assert "dx.mask_by(dx.PathContains('kernel'))" in str(caught.value.fix)

@@ -16,8 +16,8 @@ import declax as dx
 from declax.errors import GraphError, TransformError
 from declax.transforms._engine.prefixes import StateAxes
 from declax.transforms.axis_names import PARTITION_NAME
+from declax.transforms.labels import prefix
 from declax.transforms.replication import pmap
-from declax.transforms.trees import prefix
 from declax.transforms.vectorization import vmap
 
 MODES = [{"graph": False}, {"graph": True, "graph_updates": False}, {"graph": True, "graph_updates": True}]
@@ -344,7 +344,7 @@ def test_what_is_captured_and_passed_is_one_thing(mode):
 
     assert step(model, jnp.arange(4.0)).tolist() == [1, 2, 3, 4]
     assert float(model.count.value) == 1
-    axes = StateAxes({dx.Param: 0, ...: None})
+    axes = dx.prefix(model, {dx.Param: 0, ...: None}, graph=mode.get("graph"))
     assert pmap(lambda m: model.scale.value, in_axes=(axes,), **mode)(model).shape == (4,)
 
 

@@ -15,8 +15,8 @@ from jax.sharding import AxisType
 import declax as dx
 from declax.errors import GraphError, TransformError
 from declax.transforms._engine.prefixes import StateSharding
+from declax.transforms.labels import prefix
 from declax.transforms.sharding import shard_map
-from declax.transforms.trees import prefix
 
 P = jax.P
 MODES = [{"graph": False}, {"graph": True, "graph_updates": False}, {"graph": True, "graph_updates": True}]
@@ -252,7 +252,9 @@ def test_captured_models_are_arguments(mode):
 def test_what_is_captured_and_passed_is_one_thing(mode):
     model = Model()
 
-    @shard_map(mesh=MESH, in_specs=(StateSharding({dx.Param: P("d"), ...: None}),), out_specs=P("d"), **mode)
+    specs = dx.prefix(model, {dx.Param: P("d"), ...: P()}, graph=mode.get("graph"))
+
+    @shard_map(mesh=MESH, in_specs=(specs,), out_specs=P("d"), **mode)
     def step(passed):
         assert passed is model
         passed.count.value = passed.count.value + 1

@@ -79,7 +79,11 @@ def switched(f, options):
 
 def scanned(f, options):
     def run(*given):
-        axes = (*[dx.StateAxes({...: dx.Carry})] * (len(given) - 1), dx.Carry, 0)
+        axes = (
+            *(dx.prefix(model, {...: dx.Carry}, graph=options.mode.get("graph")) for model in given[:-1]),
+            dx.Carry,
+            0,
+        )
         step = dx.scan(lambda *g: f(*g[:-2], g[-2] + g[-1]), in_axes=axes, out_axes=dx.Carry, **options.mode)
         return step(*given, jnp.arange(2.0))
 
@@ -122,8 +126,11 @@ def by_model(f, options):
     def run(*given):
         if len(given) == 1:  # what is captured is not differentiated
             return by_x(f, options)(*given)
-        y, slopes = dx.value_and_grad(f, argnums=dx.DiffState(0, options.filter), **options.mode)(*given)
-        return y + sum(jnp.sum(leaf) for leaf in slopes.leaves)
+        of_trees = options.mode.get("graph") is False  # by all leaves, in a model
+        argnums = 0 if of_trees else dx.DiffState(0, options.filter)
+        y, slopes = dx.value_and_grad(f, argnums=argnums, **options.mode)(*given)
+        selected = dx.state(slopes, options.filter) if of_trees else slopes
+        return y + sum(jnp.sum(leaf) for leaf in selected.leaves)
 
     return run
 

@@ -983,7 +983,7 @@ def test_containers_of_models_cannot_change_inside(change):
         change(held)
         return y
 
-    with pytest.raises(TransformError, match="it assigns to a list or dict, where it captures"):
+    with pytest.raises(TransformError, match="it assigns to a container, where it captures"):
         dx.jit(f)(1.0)
     assert calls_of(model) == 0
     assert repr(jax.tree.structure(copy.copy(held), is_leaf=lambda x: x is model)) == before
@@ -1293,6 +1293,8 @@ def test_a_captured_model_without_an_axis_is_set_to_one_value():
 
 @pytest.mark.parametrize("options", MODES)
 def test_grad_of_jit_and_jit_of_grad(options):
+    if options.get("graph") is False:
+        pytest.skip("trees have no filters")
     model, head = Scale(), Scale(3.0)
     loss = dx.jit(lambda m, x: head(m(x)), **options)
     grad = functools.partial(dx.grad, argnums=dx.DiffState(0, dx.Param), **options)

@@ -330,6 +330,11 @@ def grow(model):
             lambda m: cond(True, lambda: setattr(m.seen, "value", jnp.ones(3)), lambda: None),
             r"(?s)cond, captured m\.seen: false_fun differs from.*expected: float32.*int32",
         ),
+        (lambda m: cond(True, lambda: (1, m), lambda: (m, 1)), r"cond, the output\[0\]: false_fun differs from"),
+        (
+            lambda m: cond(True, lambda m: (m, {"x": 1.0}), lambda m: (m, {"x": jnp.ones(2)}), m),
+            r"(?s)cond, the output\[1\]\.x: false_fun differs from.*expected: float32\[\]\n.*got: +float32\[2\]",
+        ),
         (lambda m: cond(True, 3, lambda: 1), "cond, true_fun: this is not a function"),
     ],
 )

@@ -261,7 +261,7 @@ def test_fixed_arguments(mode):
     assert seen == [(3, "up")] * 4
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
 def test_leaves_that_a_filter_takes(mode):
     chosen = DiffState(0, dx.PathContains("x"))
     f = custom_vjp(lambda m: jnp.sin(m.x.value) * m.y.value, nondiff_argnums=chosen, **mode)

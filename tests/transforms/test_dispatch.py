@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.transforms.compilation import FEW, MOST, make_guard
+from declax.transforms._engine.guards import FEW, MOST, make_guard
 
 Point = collections.namedtuple("Point", "x y")  # as users make them
 

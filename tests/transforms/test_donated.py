@@ -33,7 +33,7 @@ def train_step(model, optimizer):
 def test_a_call_of_a_target_network_that_shares_arrays():
     model, optimizer = trained()
     target = dx.clone(model)
-    dx.update(target, dx.state(model))
+    dx.update(target, dx.state(model), copy=False)
     dx.jit(train_step, donate_argnums=(0, 1))(model, optimizer)
     with pytest.raises((RuntimeError, ValueError), match="deleted") as caught:
         target(X)
@@ -41,19 +41,19 @@ def test_a_call_of_a_target_network_that_shares_arrays():
     assert note == (
         "down.bias of MLP (and 3 more) was deleted: train_step, which donates its arguments, has taken it, "
         "or array.delete() was called.\n"
-        "dx.clone(model) and dx.update(target, dx.state(model, copy=True)) give arrays of their own."
+        "dx.clone(model) and dx.update(target, dx.state(model)) give arrays of their own."
     )
     with pytest.raises(TransformError) as caught:
         dx.jit(lambda model: model(X))(target)
     assert "down.bias" in str(caught.value)
     assert "train_step, which donates its arguments, has taken it" in str(caught.value)
-    assert "dx.state(model, copy=True)" in str(caught.value)
+    assert "dx.update(target, dx.state(model))" in str(caught.value)
 
 
 def test_a_target_with_arrays_of_its_own():
     model, optimizer = trained()
     target = dx.clone(model)
-    dx.update(target, dx.state(model, copy=True))
+    dx.update(target, dx.state(model))
     before = target(X)
     dx.jit(train_step, donate_argnums=(0, 1))(model, optimizer)
     assert (target(X) == before).all()
@@ -74,6 +74,16 @@ def test_a_part_in_a_model_without_donors():
         model(X)
     (note,) = [note for note in caught.value.__notes__ if "was deleted" in note]
     assert note.startswith("inner[0].kernel of Net was deleted: a function, which donates its arguments")
+
+
+@pytest.mark.parametrize("edit", [dx.merge_lora, lambda model: dx.map(lambda _, x: 2 * x, model)])
+def test_an_edit_of_a_model_whose_arrays_were_donated(edit):
+    model = dx.lora(dx.MLP(2, 2, rngs=dx.Rngs(0)), rank=1, rngs=dx.Rngs(1))
+    model.up.kernel.value.delete()
+    with pytest.raises(RuntimeError) as caught:
+        edit(model)
+    (note,) = [note for note in caught.value.__notes__ if "was deleted" in note]
+    assert note.startswith("up.kernel of MLP was deleted: ")
 
 
 def test_an_error_of_a_user_about_something_deleted():

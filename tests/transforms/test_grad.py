@@ -468,7 +468,7 @@ def test_what_is_captured_changes_and_is_not_differentiated(mode, around):
     assert net.mean.value.tolist() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
 def test_argnums_are_those_of_the_user_beside_captures(mode):
     net, other = net_of(), net_of()
 
@@ -481,7 +481,7 @@ def test_argnums_are_those_of_the_user_beside_captures(mode):
         dx.grad(f, argnums=2, **mode)(X, other)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("mode", MODES[:2], ids=str)
 def test_captured_and_passed_is_one_thing(mode):
     net = net_of()
     argnums = dx.DiffState(0, dx.Param)

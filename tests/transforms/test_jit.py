@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.errors import MAX_DEPTH, DepthError, TransformError
-from declax.transforms import compilation
+from declax.transforms._engine import programs
 from strategies import Box, Declared, Open, apply_edits, build, edits, objects_of, recipes, same_graph
 
 pytestmark = pytest.mark.sampled(6)
@@ -850,7 +850,7 @@ def test_donation_of_what_is_shared_with_another_argument():
 
 def test_one_buffer_cannot_be_donated_twice():
     model, target = dx.Dict(w=dx.Param(jnp.ones(2))), dx.Dict(w=dx.Param(jnp.zeros(2)))
-    dx.update(target, dx.state(model))  # which shares the arrays
+    dx.update(target, dx.state(model), copy=False)  # which shares the arrays
 
     @dx.jit(donate_argnums=(0, 1))
     def move(model, target):
@@ -859,7 +859,7 @@ def test_one_buffer_cannot_be_donated_twice():
 
     with pytest.raises(dx.errors.TransformError, match=r"this array is also at model\.w, and a buffer can be"):
         move(model, target)
-    dx.update(target, dx.state(model, copy=True))
+    dx.update(target, dx.state(model))
     move(model, target)
     same = dx.Dict(a=dx.Param(jnp.ones(2)))
     same["b"] = dx.Param(same["a"].value)
@@ -1390,7 +1390,7 @@ def test_a_model_is_no_static_argument():
 )
 def test_only_a_program_that_calls_back_is_waited_for(callback, count, monkeypatch):
     waits = []
-    monkeypatch.setattr(compilation, "wait", waits.append)
+    monkeypatch.setattr(programs, "wait", waits.append)
     model = dx.Linear(2, 2, rngs=dx.Rngs(0))
 
     @dx.jit

@@ -156,7 +156,7 @@ def test_a_registry_of_losses():
     net.w.value = jnp.array(5.0)
     assert [float(step(1.0)), float(loss_named("l2")(1.0))] == [5, 5]
     other = dx.jit(lambda x: loss_named("l1")(x))
-    with pytest.raises(TransformError, match="it assigns to a list or dict, where it captures a model"):
+    with pytest.raises(TransformError, match="it assigns to a container, where it captures a model"):
         other(1.0)  # the registry holds a function that captures by now, and would lose the new one
     assert list(losses) == ["l2"]
     assert float(losses["l2"](3.0)) == 15

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import declax as dx
-from counted import Scaled, each_mode
+from counted import Scaled
 from declax.errors import GraphError, TransformError
 from declax.transforms.abstract import make_jaxpr
 from strategies import apply_edits, build, edits, recipes
@@ -54,7 +54,10 @@ def test_inputs_and_outputs():
     assert int(model.count.value) == 0
 
 
-@each_mode
+JAXPR_MODES = pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
+
+
+@JAXPR_MODES
 def test_captured_models_are_inputs(mode):
     model = Scaled()
     trace = make_jaxpr(lambda x: model(x) * 1, **mode)
@@ -67,7 +70,7 @@ def test_captured_models_are_inputs(mode):
     assert int(model.count.value) == 0
 
 
-@each_mode
+@JAXPR_MODES
 def test_inside_of_jit(mode):
     model, seen = Scaled(), []
 

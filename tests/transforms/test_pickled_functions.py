@@ -112,3 +112,10 @@ def test_a_step_goes_to_a_spawned_process_and_back():
     assert result == 6.0
     assert model.calls.value == 1
     assert step(model, 2.0).sum() == 6.0
+
+
+def test_a_function_with_shardings_by_filter_in_a_process_that_works_with_trees():
+    step = dx.jit(lambda model: model.kernel * 2, in_shardings=(dx.StateSharding({...: None}),))
+    pickled = cloudpickle.dumps(step)
+    with dx.set_graph_mode(False):
+        assert pickle.loads(pickled)(make_model()).tolist() == [0.0, 2.0, 4.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import pickle
@@ -87,6 +88,60 @@ def test_a_step_in_between(dumps):
     assert not moment._local.moments
 
 
+def test_a_step_in_between_of_a_copy():
+    net = meddled()
+    assert values(copy.deepcopy(net)) == [1] * 7
+    assert values(net) == [2] * 7
+    assert not moment._local.moments
+
+
+def test_a_copy_of_what_holds_a_trained_model():
+    net = meddled()
+    holder = dx.Module()
+    holder.average, holder.net = dx.clone(net), net
+    found = copy.deepcopy(holder)
+    assert values(found) == [1] * 14
+    assert values(holder.net) == [2] * 7
+
+
+def test_a_step_in_between_of_a_copy_of_a_class_with_its_own_reduction():
+    net = Reduced()
+    net.parts[0].between = dx.static(Meddler(lambda: step(net)))
+    step(net)
+    assert values(copy.deepcopy(net)) == [1] * 7
+    assert not moment._local.moments
+
+
+class Reduced(Net):
+    def __reduce_ex__(self, protocol):
+        return super().__reduce_ex__(protocol)
+
+
+def test_an_error_in_between_of_a_copy_leaves_nothing():
+    net = Net()
+    step(net)
+
+    def fail():
+        raise RuntimeError("full")
+
+    net.parts[1].between = dx.static(Meddler(fail))
+    with pytest.raises(RuntimeError, match="full"):
+        copy.deepcopy(net)
+    assert not moment._local.moments
+
+
+def test_copies_within_a_trace():
+    net = Net()
+    step(net)
+
+    @dx.jit
+    def doubled(net):
+        net.first.value = net.first.value * 2
+        return copy.deepcopy(net).first.value
+
+    assert int(doubled(net)) == 2
+
+
 def test_roots_of_any_kind_share_what_they_share():
     net = meddled()
     whole, part, listed = pickle.loads(pickle.dumps((net, net.parts[0], [net.first])))
@@ -137,7 +192,11 @@ def test_protocols():
         assert values(pickle.loads(pickle.dumps(net, protocol))) == [1] * 7
 
 
-def test_another_thread_trains():
+COPIES = {"pickle": lambda net: pickle.loads(pickle.dumps(net)), "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_another_thread_trains(copied):
     net = Net()
     step(net)
     done = threading.Event()
@@ -149,7 +208,7 @@ def test_another_thread_trains():
     thread = threading.Thread(target=train)
     thread.start()
     try:
-        found = [values(pickle.loads(pickle.dumps(net))) for _ in range(200)]
+        found = [values(copied(net)) for _ in range(200)]
     finally:
         done.set()
         thread.join()

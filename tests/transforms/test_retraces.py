@@ -235,7 +235,7 @@ def test_a_list_in_an_annotated_attribute_of_an_open_class_is_seen():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr("declax.transforms._engine.lift.MAX_PROGRAMS", 4)
+    monkeypatch.setattr("declax.transforms._engine.wrapped.MAX_PROGRAMS", 4)
     f = dx.jit(lambda x, n: x * n, static_argnames="n")
     for n in range(10):
         assert f(1.0, n) == n

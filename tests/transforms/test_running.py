@@ -15,8 +15,7 @@ import pytest
 from jax._src import dispatch
 
 import declax as dx
-from declax.transforms import compilation
-from declax.transforms._engine import lift
+from declax.transforms._engine import commit, programs
 from declax.transforms.differentials import jvp, vjp
 
 pytestmark = pytest.mark.sampled(6)
@@ -231,7 +230,7 @@ def test_a_write_to_an_array_in_a_list_is_not_lost(name):
 
 def test_a_structure_that_a_call_does_not_write_may_change(monkeypatch):
     """A callback may set a static attribute of the model at each run, so a run again would not help."""
-    monkeypatch.setattr(lift, "MAX_RUNS", 1)
+    monkeypatch.setattr(commit, "MAX_RUNS", 1)
     model = Counting()
     with interrupted(add_one, lambda: setattr(model, "text", "new")) as function:
         assert float(apply("jit", function, model)) == 1
@@ -333,17 +332,13 @@ def test_a_step_without_callbacks_is_not_waited_for(monkeypatch):
     """A `jax.debug.print` anywhere else must not make a training loop wait for each of its steps."""
     jax.jit(lambda x: jax.debug.callback(lambda x: None, x))(1.0)
     jax.effects_barrier()
-    monkeypatch.setattr(compilation, "wait", lambda _: pytest.fail("the step was waited for"))
+    monkeypatch.setattr(programs, "wait", lambda _: pytest.fail("the step was waited for"))
     model = Counting()
     step = dx.jit(add_one)
     assert [float(step(model)), float(step(model))] == [1, 2]
 
 
-def test_a_callback_that_writes_what_the_function_writes_is_refused(monkeypatch):
-    monkeypatch.setattr(lift, "MAX_RUNS", 3)
-    model = Counting()
-    runs = []
-
+def step_whose_callback_writes(model, runs):
     class Hiding:  # captures do not look into classes
         calls = model.calls
 
@@ -356,10 +351,54 @@ def test_a_callback_that_writes_what_the_function_writes_is_refused(monkeypatch)
         add_one(model)
         jax.debug.callback(write, model.scale.value)
 
-    with pytest.raises(
-        dx.errors.TransformError, match="other threads wrote what it is about to write during each of 3"
-    ):
+    return step
+
+
+def test_a_callback_that_writes_what_the_function_writes_is_refused_at_once():
+    model, runs = Counting(), []
+    step = step_whose_callback_writes(model, runs)
+    with pytest.raises(dx.errors.TransformError, match=r"model\.calls: a callback of the function wrote this"):
         step(model)
+    assert (float(model.calls.value), len(runs)) == (10.0, 1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_error_of_a_callback_names_a_variable_that_is_an_argument(is_first):
+    total, runs = dx.Variable(jnp.array(1.0)), []
+
+    def write(value):
+        runs.append(1)
+        if not is_first and len(runs) == 1:
+            return
+        total.value = jnp.array(10.0)
+
+    @dx.jit
+    def step(total):
+        total += 1
+        jax.debug.callback(write, total.value)
+
+    if not is_first:  # the second call takes the shorter way
+        step(total)
+    with pytest.raises(dx.errors.TransformError, match=r"^total: a callback of the function wrote this"):
+        step(total)
+    assert (float(total.value), len(runs)) == (10.0, 2 - is_first)
+
+
+def test_a_callback_that_writes_beside_other_threads_is_refused_in_the_end(monkeypatch):
+    """Any of them may have written."""
+    monkeypatch.setattr(commit, "MAX_RUNS", 3)
+    model, runs, is_done = Counting(), [], threading.Event()
+    step = step_whose_callback_writes(model, runs)
+    other = threading.Thread(target=is_done.wait)
+    other.start()
+    try:
+        with pytest.raises(
+            dx.errors.TransformError, match="other threads wrote what it is about to write during each of 3"
+        ):
+            step(model)
+    finally:
+        is_done.set()
+        other.join()
     assert (float(model.calls.value), len(runs)) == (30.0, 3)
 
 

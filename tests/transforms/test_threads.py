@@ -277,6 +277,21 @@ def test_readers_see_whole_changes_of_structure(change):
     assert [counts for counts in seen if len({*counts}) > 1] == []
 
 
+def test_a_change_of_structure_is_no_write_past_setattr():
+    """A call compares attributes while another thread has set them, and has not ended the epoch yet."""
+    net = Growing()
+    evaluate = dx.jit(Growing.counts)
+    evaluate(net)
+    with ThreadPoolExecutor(1) as pool:
+        with epoch.committing:
+            vars(net)["latest"] = dx.Variable(jnp.array(7))
+            found = pool.submit(evaluate, net)  # which warns, if it does not wait
+            with pytest.raises(TimeoutError):
+                found.result(0.2)
+            epoch.advance()
+        assert 7 in map(int, found.result())
+
+
 def test_what_all_add_to_one_model_is_there():
     net = Net()
 
@@ -359,7 +374,7 @@ def test_classes_and_structures_that_are_new_to_all_threads(rounds):
 
 
 def test_many_structures_at_once(monkeypatch):
-    monkeypatch.setattr("declax.transforms._engine.lift.MAX_PROGRAMS", 3)
+    monkeypatch.setattr("declax.transforms._engine.wrapped.MAX_PROGRAMS", 3)
     f = dx.jit(lambda x, n: x + n, static_argnums=1)
     found = in_threads(lambda i: [float(f(1.0, n)) for n in range(6)])
     assert found == [[1.0 + n for n in range(6)]] * THREADS

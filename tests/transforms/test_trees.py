@@ -11,7 +11,8 @@ from hypothesis import given, settings
 import declax as dx
 from declax.errors import DepthError, GraphError, TransformError
 from declax.transforms._engine.prefixes import StateAxes, label_at
-from declax.transforms.trees import NodeStates, from_tree, is_node_states, merge_node, prefix, split_node, to_tree
+from declax.transforms.labels import prefix
+from declax.transforms.trees import NodeStates, from_tree, is_node_states, merge_node, split_node, to_tree
 from declax.transforms.vectorization import vmap
 from strategies import build, graphs, recipes, same_graph
 
@@ -197,7 +198,7 @@ def test_wrong_labels():
     for labels in (prefix(other, lambda path, leaf: 0), dx.State({"v": 0})):
         with pytest.raises(TransformError, match=r"in_axes: the graph of labels has none at (w|mean|parts.a)"):
             vmap(compute, in_axes=(labels, 0))(model, jnp.ones(4))
-    with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
+    with pytest.raises(TransformError, match=r"in_axes\[0\]: this is not a label of leaves"):
         vmap(compute, in_axes=(prefix(model, {...: "rows"}), 0))
 
 

@@ -413,6 +413,21 @@ def test_an_exception_leaves_all_as_it_was():
     assert same_graph(net, net_of())
 
 
+def test_all_cotangents_that_do_not_fit_are_in_one_error():
+    model = dx.Module()
+    model.a, model.b, model.c = (dx.Param(jnp.ones(size)) for size in (2, 3, 4))
+    _, pullback = vjp(lambda model, x: (model, x), model, X)
+    wrong = dx.State({"a": jnp.ones(5), "b": jnp.ones(3), "c": jnp.ones(4, jnp.int32), "none": jnp.ones(1)})
+    with pytest.raises(TransformError, match="derivatives do not match their values at 4 paths") as caught:
+        pullback((wrong, jnp.ones(7)))
+    assert [line.partition(": ")[0] for line in caught.value.got.splitlines()] == [
+        "the cotangent[0].none",
+        "the cotangent[0].a",
+        "the cotangent[0].c",
+        "the cotangent[1]",
+    ]
+
+
 def test_cotangents_that_do_not_fit():
     _, pullback = vjp(lambda net, x: {"y": apply(net, x)}, net_of(), X)
     with pytest.raises(TransformError, match=r"(?s)the cotangent: this does not match its value.*\{'y': '\*'\}"):

@@ -250,6 +250,10 @@ def count(value):
         ),
         (lambda m: while_loop(lambda x: x, lambda x: x, 0), r"(?s)cond_fun: this is not one boolean.*got: +int32\[\]"),
         (lambda m: while_loop(lambda x: None, lambda x: x, 0), "cond_fun: this is not an array"),
+        (
+            lambda m: while_loop(lambda v: v[1] < 5, lambda v: (dx.clone(v[0]), v[1] + 1), (m, 0)),
+            r"while_loop, init_val\[0\]: body_fun returns a new model in place of this one",
+        ),
         (lambda m: while_loop(3, lambda x: x, 0), "while_loop, cond_fun: this is not a function"),
         (lambda m: while_loop(lambda x: x, None, 0), "while_loop, body_fun: this is not a function"),
     ],

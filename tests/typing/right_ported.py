@@ -56,7 +56,7 @@ def dicts_are_merged(block: Block) -> None:
     dx.update(block, {"up": {"kernel": jnp.ones((block.dim, block.dim))}})
 
 
-def modules_are_called(module: dx.Module, modules: list[dx.Module], x: jax.Array) -> jax.Array:
+def modules_are_called(module: dx.CallableModule, modules: list[dx.CallableModule], x: jax.Array) -> jax.Array:
     assert_type(module(x), Any)
     for each in [module, *modules]:
         x = each(x)

@@ -93,8 +93,16 @@ def loss_and_size(block: Block, x: jax.Array) -> tuple[jax.Array, int]:
     return block(x).sum(), block.dim
 
 
+def distance(student: Block, teacher: dx.Linear, x: jax.Array) -> jax.Array:
+    return jnp.sum((student(x) - teacher(x)) ** 2)
+
+
 def batch_loss(block: Block, batch: dict[str, Any]) -> jax.Array:
     return block(batch["x"]).sum()
+
+
+def of_blocks(blocks: list[Block], x: jax.Array) -> jax.Array:
+    return blocks[0](x).sum()
 
 
 def square(x: jax.Array) -> jax.Array:
@@ -158,7 +166,7 @@ def gradients_are_states(block: Block, x: jax.Array) -> None:
     assert_type(dx.grad(loss_of, allow_int=True, graph=True)(block, x), dx.State[Block])
     assert_type(dx.grad(loss_of, argnums=1)(block, x), jax.Array)
     assert_type(dx.grad(loss_of, argnums=(0, 1))(block, x), tuple[dx.State[Block], jax.Array])
-    assert_type(dx.grad(loss_of, argnums=dx.DiffState(0, dx.Param))(block, x), dx.State[Any])
+    selected: dx.State[Block] = dx.grad(loss_of, argnums=dx.DiffState(0, dx.Param))(block, x)
     assert_type(dx.grad(loss_and_size, has_aux=True)(block, x), tuple[dx.State[Block], int])
     assert_type(dx.grad(batch_loss)(block, {"x": x}), dx.State[Block])
     assert_type(dx.value_and_grad(loss_of)(block, x), tuple[jax.Array, dx.State[Block]])
@@ -167,8 +175,44 @@ def gradients_are_states(block: Block, x: jax.Array) -> None:
     assert_type(dx.value_and_grad(has_aux=True)(loss_and_size)(block, x), tuple[tuple[jax.Array, int], dx.State[Block]])
     (loss, size), grads = dx.value_and_grad(loss_and_size, has_aux=True)(block, x)
     optimizer = dx.Optimizer(block, optax.sgd(0.1))
+    optimizer.update(block, selected)
     assert_type(optimizer.update(block, grads), dx.State[Block])
     assert_type((loss, size), tuple[jax.Array, int])
+
+
+def gradients_of_two_models(block: Block, linear: dx.Linear, x: jax.Array) -> None:
+    assert_type(dx.grad(distance)(block, linear, x), dx.State[Block])
+    assert_type(dx.grad(distance, argnums=1)(block, linear, x), dx.State[dx.Linear])
+    assert_type(dx.grad(distance, argnums=(0, 1))(block, linear, x), tuple[dx.State[Block], dx.State[dx.Linear]])
+    loss, (of_block, of_linear) = dx.value_and_grad(distance, argnums=(0, 1))(block, linear, x)
+    assert_type(loss, jax.Array)
+    assert_type(of_block, dx.State[Block])
+    assert_type(of_linear, dx.State[dx.Linear])
+    assert_type(
+        dx.value_and_grad(distance, argnums=1)(block, linear, x),
+        tuple[jax.Array, dx.State[dx.Linear]],
+    )
+
+
+def tools_of_training(block: Block, x: jax.Array) -> None:
+    ema = dx.EMA(block, 0.9)
+    ema.update(block)
+    ema.update(dx.state(block, dx.Param))
+    assert_type(ema, dx.EMA[Block])
+    assert_type(dx.EMA(dx.state(block), 0.9), dx.EMA[Block])
+    assert_type(ema.apply_to(block), Block)
+    assert_type(ema.params.map(lambda path, value: value), dx.State[Block])
+    assert_type(dx.accumulate(loss_of, steps=4)(block, x), tuple[jax.Array, dx.State[Block]])
+    of_all: list[dx.State[Block]] = dx.accumulate(of_blocks, steps=4)([block], x)[1]
+    metrics = dx.MultiMetric(accuracy=dx.metrics.Accuracy(), loss=dx.metrics.Average("loss"))
+    assert_type(metrics.compute(), dict[str, jax.Array])
+    assert_type(dx.MultiMetric(loss=dx.metrics.Welford("loss")).compute(), dict[str, Any])
+    unspecified(ema, metrics)
+    print(of_all)
+
+
+def unspecified(ema: dx.EMA, metrics: dx.MultiMetric) -> None:
+    print(ema.params, metrics.compute())
 
 
 def gradients_of_others(x: jax.Array) -> None:

@@ -6,12 +6,19 @@ For tests of how the plugin runs. What it finds is tested on the real package.
 SMALL_DECLAX = {
     "declax/__init__.py": """
         from dataclasses import KW_ONLY as KW_ONLY, InitVar as InitVar
-        from declax._classes.decorator import dataclass as dataclass, replace as replace
+        from declax._classes.decorator import dataclass as dataclass
         from declax._fields.specifiers import data as data, field as field, static as static
         from declax._fields.specifiers import submodule as submodule, variable as variable
         from declax._module.module import Module as Module
         from declax._variables.kinds import Param as Param
         from declax._random.streams import Rngs as Rngs
+        from declax.config.replacing import replace as replace
+        from declax.config.specs import spec as spec
+        from declax.nn.layer import Layer as Layer
+        from declax.nn.linear import Linear as Linear
+        from declax._fields.deferring import when as when
+        from declax._graph.api import state as state
+        from declax._state.states import State as State
     """,
     "declax/_classes/pytree.py": """
         class PytreeMeta(type):
@@ -24,7 +31,77 @@ SMALL_DECLAX = {
         from declax._classes.pytree import Pytree
 
         class Module(Pytree):
-            pass
+            def sow(self, kind: object, name: str, value: object) -> None: ...
+    """,
+    "declax/nn/__init__.py": "",
+    "declax/nn/layer.py": """
+        from dataclasses import InitVar
+
+        from declax._classes.decorator import dataclass
+        from declax._fields.specifiers import field
+        from declax._module.module import Module
+        from declax._random.streams import Rngs
+
+        @dataclass
+        class Layer(Module):
+            rngs: InitVar[Rngs | None] = field(default=None, kw_only=True)
+    """,
+    "declax/nn/linear.py": """
+        from declax._classes.decorator import dataclass
+        from declax._fields.specifiers import field, variable
+        from declax._variables.kinds import Param
+        from declax.nn.layer import Layer
+
+        @dataclass
+        class Linear(Layer):
+            in_features: int = field()
+            out_features: int = field()
+            kernel: Param[float] = variable((in_features, out_features), initializer=None)
+    """,
+    "declax/_state/__init__.py": "",
+    "declax/_state/states.py": """
+        from typing import Any, Generic, TypeVar
+
+        M = TypeVar("M")
+
+        class State(Generic[M]):
+            def __getattr__(self, name: str) -> Any: ...
+    """,
+    "declax/_graph/__init__.py": "",
+    "declax/_graph/api.py": """
+        from typing import TypeVar
+
+        from declax._classes.pytree import Pytree
+        from declax._state.states import State
+
+        P = TypeVar("P", bound=Pytree)
+
+        def state(node: P, /) -> State[P]:
+            raise NotImplementedError
+    """,
+    "declax/_fields/deferring.py": """
+        from typing import TypeVar
+
+        T = TypeVar("T")
+
+        def when(flag: bool, item: T, /) -> T | None:
+            raise NotImplementedError
+    """,
+    "declax/config/specs.py": """
+        from typing import Any, Callable, Generic, TypeVar
+
+        T = TypeVar("T")
+
+        class Spec(Generic[T]):
+            def __getitem__(self, path: str) -> Any: ...
+            def replace(self, changes: dict[str, Any] = {}, /, **named: Any) -> "Spec[T]":
+                raise NotImplementedError
+
+            def build(self, **given: Any) -> T:
+                raise NotImplementedError
+
+        def spec(target: Callable[..., T], /, *args: Any, **kwargs: Any) -> Spec[T]:
+            raise NotImplementedError
     """,
     "declax/_variables/variable.py": """
         from typing import Generic, TypeVar
@@ -62,13 +139,16 @@ SMALL_DECLAX = {
         M = TypeVar("M")
 
         def data(
-            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False,
+            renamed_from: str | None = None
         ) -> Any: ...
         def static(
-            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False,
+            renamed_from: str | None = None
         ) -> Any: ...
         def field(
-            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False
+            *, default: Any = ..., default_factory: Any = ..., init: bool = True, kw_only: bool = False,
+            renamed_from: str | None = None
         ) -> Any: ...
         def variable(
             shape: Sequence[int] = (),
@@ -77,6 +157,7 @@ SMALL_DECLAX = {
             dtype: Any = None,
             when: bool | None = None,
             stream: str | None = "params",
+            renamed_from: str | None = None,
             init: Literal[False] = False,
         ) -> Any: ...
         def submodule(build: Callable[[Any, Any], M]) -> M:
@@ -97,6 +178,13 @@ SMALL_DECLAX = {
         def dataclass(*, eq: bool = False, frozen: bool = False) -> Callable[[type[P]], type[P]]: ...
         @dataclass_transform(field_specifiers=(field, data, static, variable, submodule, dataclasses.field))
         def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any: ...
+    """,
+    "declax/config/replacing.py": """
+        from typing import Any, TypeVar
+
+        from declax._classes.pytree import Pytree
+
+        P = TypeVar("P", bound=Pytree)
 
         def replace(obj: P, /, **changes: Any) -> P:
             raise NotImplementedError

@@ -74,8 +74,14 @@ class Explicit(dx.Module):
     lift = dx.Linear(size, 4, rngs=rngs)
 
 
+def loss_of(model: Block) -> jax.Array:
+    return model.scale.sum()
+
+
 model = Block(2, hidden=3, rngs=dx.Rngs(0))
 print(model.dim, model.mixer)
+grads = dx.grad(loss_of)(model)
+print(grads.as_model.up.kernel)
 '''
 
 
@@ -218,6 +224,46 @@ def test_fields_of_what_transforms_give(editor: Editor) -> None:
     assert found.label.startswith("(")
 
 
+@pytest.mark.parametrize(
+    ("line", "first", "last"),
+    [
+        ("dx.field(", "(*, help: str | None", "-> Any"),
+        ("dx.replace(", "(obj: ", "-> Unknown"),
+        ("dx.replace(model, ", "(obj: ", "-> Block"),  # the one with the fields, from the second argument on
+        ("dx.spec(Block, ", "(target: (dim: int, ", "-> Spec[Block]"),
+    ],
+)
+def test_the_plain_signature_is_shown_first(editor: Editor, line: str, first: str, last: str) -> None:
+    label = editor.signature(line).label
+    assert label.startswith(first)
+    assert label.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("line", "keyword"),
+    [("dx.field(o", "options="), ("dx.replace(model, c", "changes="), ("dx.spec(Block, k", "kwargs=")],
+)
+def test_no_keyword_is_invented(editor: Editor, line: str, keyword: str) -> None:
+    assert "compare=" in editor.completions("dx.field(c")
+    assert keyword not in editor.completions(line)
+
+
+@pytest.mark.parametrize(
+    "state", ["grads", "dx.state(model, dx.Param)", "dx.split(model, dx.Param, ...)[1]", "dx.EMA(model, 0.9).params"]
+)
+def test_paths_of_states_that_are_read_as_their_model(editor: Editor, state: str) -> None:
+    assert {"up", "scale"} <= editor.completions(f"{state}.as_model.").keys()
+    assert "kernel: Param[Array]" in editor.documentation(f"{state}.as_model.up.", "kernel")
+    assert "up" not in editor.completions(f"{state}.")  # why `as_model` is there
+
+
+@pytest.mark.parametrize("text", ["up = dx.Linear", "as_model.up"])
+def test_renaming_a_part_renames_it_in_paths_of_states(editor: Editor, text: str) -> None:
+    uses = [match.start() for match in re.finditer(r"\bup\b", OPENING)]
+    assert editor.rename(text, "up") == [cursor_of(use) for use in uses]
+    assert editor.definition("as_model.up", "up") == "up = dx.Linear(dim, 4 * hidden)"
+
+
 @pytest.mark.skipif(not hasattr(declax, "spec"), reason="declax.spec is not built yet")
 def test_the_arguments_of_a_spec(editor: Editor) -> None:
     found = editor.signature("dx.spec(Block, ")
@@ -242,8 +288,21 @@ def test_names_in_a_class_body_lead_to_their_fields(
     assert editor.definition(text, name) == definition
 
 
-def test_the_type_of_an_internal_part_is_shown(editor: Editor) -> None:
-    assert editor.hover("up = dx.Linear", "up").startswith("(variable) up: Linear")
+def test_hover_shows_the_layer_of_a_part_and_the_help_of_an_argument(editor: Editor) -> None:
+    """The docstring below a part, or else what a call of the layer does; the docstring below a field."""
+    assert editor.hover("up = dx.Linear", "up") == "(variable) up: Linear\n\nThe first layer."
+    assert editor.hover("drop = dx.Dropout", "drop").startswith("(variable) drop: Dropout\n\nSets a random part of")
+    assert editor.hover("lift = dx.Linear", "lift").startswith("(variable) lift: Linear\n\nApplies the affine map to")
+    assert editor.hover("Block(2, hidden=3", "hidden") == "(variable) hidden: int\n\nThe width inside."
+
+
+def test_only_initvars_of_the_standard_are_hidden_on_instances(editor: Editor) -> None:
+    """Checkers know an InitVar by the name of its module, and declax has its own for them; see the page on editors."""
+    start = "import dataclasses\n\n\n@dx.dataclass\nclass Both(dx.Module):\n"
+    fields = "    hidden: dataclasses.InitVar[int] = dx.field()\n    shown: dx.InitVar[int] = dx.field()\n\n\n"
+    offered = editor.completions(f"{start}{fields}Both(1, 2).")
+    assert "shown" in offered
+    assert "hidden" not in offered
 
 
 @pytest.mark.parametrize("text", ["dim: int", "Linear(dim, dim", "(dim,)", "Block.dim", "self.dim", "model.dim"])

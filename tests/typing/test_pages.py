@@ -10,14 +10,17 @@ them.
 from __future__ import annotations
 
 import doctest
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from checkers import PYRIGHT, WITH_PLUGIN, Programs, Report, cache_folder
+from checkers import PYRIGHT, WITH_PLUGIN, Programs, Report, cache_folder, search_paths
 from fenced import FILE, ROOT, Block, blocks_of, pages
 
 REDEFINED = frozenset({"no-redef", "reportRedeclaration"})
@@ -121,3 +124,21 @@ def test_a_page_has_no_error(reports: dict[str, list[Report]], page: Page, check
         pytest.skip(f"{checker.split()[0]} is not installed")
     found = [report for report in reports[checker] if report.module == page.module]
     assert not found, "\n".join(f"{page.name}:{report.line}: {report.text} [{report.code}]" for report in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_set", [False, True])
+def test_the_rule_of_basedpyright_about_parts(tmp_path: Path, is_set: bool) -> None:
+    """Its default mode warns of each part, and not with the settings of the page."""
+    page = (ROOT / "docs" / "howto" / "editors.md").read_text(encoding="utf-8")
+    (settings,) = (block.text for block in blocks_of(page) if block.text.startswith("[tool.basedpyright]"))
+    body = "    dim: int = dx.field()\n    up = dx.Linear(dim, dim)\n"
+    program = f"import declax as dx\n\n\n@dx.dataclass\nclass Block(dx.Layer):\n{body}"
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    header, _, rule = settings.partition("\n")
+    paths = f"extraPaths = {json.dumps([str(path) for path in search_paths()])}\n"
+    (tmp_path / "pyproject.toml").write_text(f"{header}\n{paths}{rule if is_set else ''}", encoding="utf-8")
+    words = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "program.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = [report["rule"] for report in json.loads(done.stdout)["generalDiagnostics"]]
+    assert found == ([] if is_set else ["reportUnannotatedClassAttribute"])

@@ -269,7 +269,7 @@ f = dx.Sequential(
     dx.Conv(4, 4, kernel_size=3, rngs=r),
 )
 g = dx.Sequential(dx.Embed(10, 8, rngs=r), dx.Linear(10, 3, rngs=r))  # E: declax-sizes | Sequential: Linear expects
-i = dx.Sequential(dx.Linear(2, THREE, rngs=r), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | returns 3
+i = dx.Sequential(dx.Linear(2, THREE, rngs=r), dx.Linear(4, 4, rngs=r))  # E: declax-sizes | returns THREE
 j = dx.Sequential(dx.relu, dx.Linear(2, 3, rngs=r), dx.BatchNorm(3, rngs=r), dx.Linear(2, 3, rngs=r))  # E: declax-sizes
 """
 

@@ -445,5 +445,5 @@ class Outer:
 
 
 def test_fields(tmp_path: Path) -> None:
-    files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL, "layers.py": LAYERS}
+    files = {"wrong.py": WRONG, "right.py": RIGHT, "later.py": LATER, "local.py": WRONG_LOCAL, "of_layers.py": LAYERS}
     assert_as_marked(files, check(tmp_path, files))

@@ -123,7 +123,7 @@ of_base: Callable[[Base, jax.Array], dx.State[Base]] = dx.grad(Sub.__call__)
 assert_type(dx.grad(lambda model, x: jnp.sum(model(x)))(sub, x), dx.State[Sub])
 assert_type(dx.grad(lambda model: jnp.sum(model(x)), argnums=0)(model := sub), dx.State[Sub])
 assert_type(dx.grad(lambda x: 3 * x)(jnp.ones(2)), jax.Array)
-assert_type(dx.grad(lambda x: 3 * x)(2.0), Any)
+assert_type(dx.grad(lambda x: 3 * x)(2.0), jax.Array)
 assert_type(dx.grad(lambda model: 3 * model)(dx.state(sub)), dx.State[Sub])
 assert_type(dx.value_and_grad(lambda model: model(x))(sub), tuple[jax.Array, dx.State[Sub]])
 assert_type(dx.value_and_grad(lambda model: model.unknown())(sub), tuple[jax.Array, dx.State[Sub]])
@@ -132,8 +132,9 @@ assert_type(
     dx.value_and_grad(lambda model: (model(x), 3), has_aux=True)(sub),
     tuple[tuple[jax.Array, Any], dx.State[Sub]],
 )
-assert_type(dx.grad(lambda a, model: a * model(x), argnums=1)(x, base), Any)
-assert_type(dx.grad(lambda models: models[0](x))([base]), Any)
+assert_type(dx.grad(lambda a, model: a * model(x), argnums=1)(x, base), dx.State[Base])
+assert_type(dx.grad(lambda a, model: a * model(x), argnums=(0, 1))(x, base), tuple[jax.Array, dx.State[Base]])
+assert_type(dx.grad(lambda models: models[0](x))([base]), list[dx.State[Base]])
 assert_type(dx.jit(dx.grad(lambda model: model(x)))(base), Any)
 assert_type(dx.grad(lambda *given: (given[0](x), given), has_aux=True)(sub, 3), tuple[dx.State[Sub], Any])
 kept: Callable[[Base, jax.Array], dx.State[Base]] = dx.grad(lambda model, x: model(x))
@@ -212,6 +213,99 @@ def decorated(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def by_options(model: Base, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return model(x), x
 """
+
+
+ARGNUMS = """
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from typing_extensions import assert_type
+
+import declax as dx
+from models import Base, M
+
+base, linear = Base(2, rngs=dx.Rngs(0)), dx.Linear(2, 2, rngs=dx.Rngs(0))
+x = jnp.ones(2)
+
+
+def three(a: Base, b: dx.Linear, x: jax.Array) -> jax.Array:
+    return a(x) + b(x)
+
+
+def with_aux(a: Base, b: dx.Linear) -> tuple[jax.Array, int]:
+    return a(x), 3
+
+
+def nested(parts: dict[str, jax.Array], models: list[Base], pair: tuple[Base, float], last: Base | None) -> jax.Array:
+    return x
+
+
+def unknown(given: Any, other: set[Base]) -> jax.Array:
+    return x
+
+
+def same(a: M, b: M, options: dict[str, Any]) -> jax.Array:
+    return x
+
+
+class Trainer(dx.Module):
+    @dx.jit
+    @dx.value_and_grad(argnums=1)
+    def second(self, model: Base) -> jax.Array:
+        return model(x)
+
+    @dx.grad(argnums=(0, 1), has_aux=True)
+    def both(self, model: Base) -> tuple[jax.Array, str]:
+        return model(x), "both"
+
+
+@dx.value_and_grad(argnums=dx.DiffState(1, dx.Param))
+def decorated(a: Base, b: dx.Linear) -> jax.Array:
+    return a(x)
+
+
+SBase = dx.State[Base]
+SLinear = dx.State[dx.Linear]
+assert_type(dx.grad(three, argnums=(0, 1, 2))(base, linear, x), tuple[SBase, SLinear, jax.Array])
+assert_type(dx.grad(three, argnums=[1])(base, linear, x), tuple[SLinear])
+assert_type(dx.grad(three, argnums=(1, 0))(base, linear, x), tuple[SLinear, SBase])
+assert_type(dx.value_and_grad(three, argnums=2)(base, linear, x), tuple[jax.Array, jax.Array])
+assert_type(dx.grad(three, argnums=dx.DiffState(1, dx.Param))(base, linear, x), SLinear)
+assert_type(dx.grad(three, argnums=(dx.DiffState(filter=..., argnum=1), 0))(base, linear, x), tuple[SLinear, SBase])
+assert_type(dx.grad(three, graph_updates=False)(base, linear, x), Base)
+assert_type(dx.grad(three, argnums=(0, dx.DiffState(1)), graph=False)(base, linear, x), tuple[Base, SLinear])
+assert_type(dx.grad(with_aux, argnums=1, has_aux=True)(base, linear), tuple[SLinear, int])
+assert_type(
+    dx.value_and_grad(with_aux, argnums=(0, 1), has_aux=True)(base, linear),
+    tuple[tuple[jax.Array, int], tuple[SBase, SLinear]],
+)
+assert_type(
+    dx.grad(nested, argnums=(0, 1, 2, 3))({}, [base], (base, 2.0), None),
+    tuple[dict[str, jax.Array], list[SBase], tuple[SBase, jax.Array], SBase | None],
+)
+assert_type(dx.grad(unknown)(base, set()), Any)
+assert_type(dx.grad(unknown, argnums=1)(base, set()), Any)
+assert_type(dx.grad(three, argnums=3)(base, linear, x), Any)  # E: declax-argnames | no positional parameter 3
+assert_type(dx.grad(three, argnums=-1)(base, linear, x), Any)
+assert_type(dx.grad(same, argnums=1)(base, base, {}), SBase)
+assert_type(dx.grad(functools.partial(three, base))(linear, x), SLinear)
+assert_type(dx.grad(base.linear)(x), jax.Array)
+assert_type(Trainer().second(base), tuple[jax.Array, SBase])
+assert_type(Trainer().both(base), tuple[tuple[dx.State[Trainer], SBase], str])
+assert_type(decorated(base, linear), tuple[jax.Array, SLinear])
+assert_type(dx.value_and_grad(argnums=1)(three)(base, linear, x), tuple[jax.Array, SLinear])
+slope = dx.grad(lambda model: model(x))
+assert_type(slope(base), SBase)
+dx.grad(three, argnums=1)(base, linear, x).kernle  # E: declax-path | did you mean 'kernel'?
+dx.grad(three, argnums=1)(linear, base, x)  # E: arg-type
+"""
+
+
+def test_gradients_of_several_arguments(tmp_path: Path) -> None:
+    files = {"models.py": MODELS, "argnums.py": ARGNUMS}
+    assert_as_marked(files, check(tmp_path, files))
 
 
 def test_gradients(tmp_path: Path) -> None:

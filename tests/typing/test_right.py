@@ -14,6 +14,10 @@ HERE = Path(__file__).parent
 def test_the_right_program_runs() -> None:
     names = runpy.run_path(str(HERE / "right.py"))
     names["specifiers_have_the_type_of_their_default"]()
+    names["classes_have_expressions"]()
+    assert names["Narrowed"](2, 3, rngs=dx.Rngs(0)).low.kernel.shape == (4, 2)
+    assert names["Made"](2).last.kernel.shape == (2, 2)
+    assert names["Computed"](2, rngs=dx.Rngs(0)).several == (3, 3)
     names["constructors_keep_their_types"]()
     block = names["Block"](2, 3, rngs=dx.Rngs(0))
     names["graphs_keep_their_types"](block)

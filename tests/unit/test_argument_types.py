@@ -9,7 +9,7 @@ import math
 import pathlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 import cloudpickle
 import jax
@@ -33,6 +33,17 @@ class Color(enum.Enum):
 
 class Mixer(Protocol):
     def __call__(self, x: jax.Array) -> jax.Array: ...
+
+
+@runtime_checkable
+class Named(Protocol):
+    name: str
+
+    def apply(self, x: jax.Array) -> jax.Array: ...
+
+
+class Applied:
+    """Has less than `Named`, which is not asked of objects."""
 
 
 def linear() -> dx.Linear:
@@ -76,6 +87,14 @@ WRONG: list[tuple[Any, Any, str, str]] = [
     (Mapping[str, float], {1: 1.0}, "[1]", "value: Mapping[str | int, float] = ...        # to allow both"),
     (Callable[[int], int], "relu", "", "value: Callable[[int], int] | str = ...        # to allow both"),
     (type[dx.Module], "Linear", "", "value: type[dx.Module] | str = ...        # to allow both"),
+    (type[dx.Module], int, "", "value: type[dx.Module] | type = ...        # to allow both"),
+    (type[dx.Linear | dx.Conv], dx.Dropout, "",
+     "value: type[dx.Linear | dx.Conv] | dx.PytreeMeta = ...        # to allow both"),
+    (Sequence[int], "abc", "", "value: Sequence[int] | str = ...        # to allow both"),
+    (Iterable[dx.Linear], "abc", "", "value: Iterable[dx.Linear] | str = ...        # to allow both"),
+    (Named, 3, "", "value: Named | int = ...        # to allow both"),
+    (list[Named], [Applied(), "a"], "[1]", f"value: list[{__name__}.Named | str] = ...        # to allow both"),
+    (SupportsIndex, "a", "", "value: SupportsIndex | str = ...        # to allow both"),
     (dx.Linear, 3, "", "value: dx.Linear | int = ...        # to allow both"),
     (dx.Linear, dx.Dropout(0.1), "", "value: dx.Linear | dx.Dropout = ...        # to allow both"),
     (dx.Module, jnp.tanh, "", "value: dx.Module | PjitFunction = ...        # to allow both"),
@@ -223,6 +242,17 @@ RIGHT: list[tuple[Any, list[Any]]] = [
     (Literal["a", 1], ["a", 1, np.str_("a"), None]),
     (Callable[..., Any], [jnp.tanh, jax.jit(jnp.tanh), functools.partial(jnp.sum, axis=0), dx.Linear, len, None]),
     (type[dx.Module], [dx.Linear, functools.partial(dx.Linear, 3)]),
+    (type[dx.Linear | dx.Conv], [dx.Linear, dx.Conv, linear]),
+    (type[float], [float, int, np.float32]),
+    (type, [int, dx.Linear]),
+    (type[T], [int, dx.Linear]),
+    (Sequence[T], ["abc"]),
+    (Sequence[Any], ["abc"]),
+    (Sequence[str | int], ["abc"]),
+    (Sequence[Literal["a", "b"]], ["ab"]),
+    (Sequence[int], [b"abc"]),
+    (Named, [Applied(), LAYER, None]),
+    (SupportsIndex, [3, np.int8(3)]),
     (Mixer, [jnp.tanh, LAYER, "anything", 3]),
     (Initializer, [dx.initializers.ones, "anything"]),
     (Dtype, ["float32", jnp.float32, np.dtype("int8"), float, None]),
@@ -257,8 +287,8 @@ def test_a_bound_that_an_array_or_a_name_of_the_user_has():
 
     @dx.dataclass
     class Model(dx.Module):
-        x: Float[jax.Array, "batch dim"] = dx.field()  # noqa: F722  # the text of a shape
-        y: Float[jax.Array, "batch dim"] = dx.field()  # noqa: F722  # as above
+        x: Float[jax.Array, "batch dim"] = dx.field()  # the text of a shape
+        y: Float[jax.Array, "batch dim"] = dx.field()  # as above
 
     @jaxtyping.jaxtyped(typechecker=None)
     def shapes() -> tuple[int, ...]:

@@ -87,7 +87,10 @@ Named = collections.namedtuple("Named", "a b")
         (jax.jit(max), None),
         (3, None),
         (None, None),
-        (set(), None),
+        (set(), CaptureKind.SET),
+        (frozenset(), CaptureKind.FROZENSET),
+        (weakref.WeakSet(), CaptureKind.SET),
+        (weakref.WeakKeyDictionary(), CaptureKind.DICT),
     ],
 )
 def test_kinds(value, kind):

@@ -106,7 +106,7 @@ def test_notes_become_metadata():
 
     model = Model()
     assert (model.a.out_sharding, model.a.trainable, model.a.weight_decay) == (("x",), False, False)
-    assert dict(model.b.get_metadata()) == {}
+    assert dict(model.b.get_metadata(exclude_required=True)) == {}
 
 
 def test_the_class_of_a_variable_is_that_of_its_annotation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import sys
@@ -280,6 +281,35 @@ def test_a_frozen_dataclass_is_a_value():
         del Point(1).x
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'z'"):
         Point(1).z = 2
+
+
+@pytest.mark.parametrize("is_inherited", [False, True])
+def test_the_error_of_a_frozen_object_names_the_class_and_another_object(is_inherited):
+    @dx.dataclass(frozen=True)
+    class Scale(dx.Module):
+        by: int = dx.field()
+
+        def __call__(self, x: int) -> int:
+            self.by = x
+            return x
+
+    if is_inherited:
+
+        @dx.dataclass(frozen=True)
+        class Scaled(Scale):
+            more: int = dx.field(default=1)
+
+        scale: Scale = Scaled(2)
+    else:
+        scale = Scale(2)
+    with pytest.raises(dataclasses.FrozenInstanceError) as caught:
+        scale(3)
+    name = type(scale).__name__
+    assert str(caught.value).startswith(f"{name}.by: cannot assign to field 'by': the class is frozen")
+    assert "dx.replace(obj, by=...)" in str(caught.value)
+    assert scale.by == 2
+    assert dx.replace(scale, by=3).by == 3
+    assert copy.deepcopy(scale).by == 2
 
 
 def test_eq_compares_arrays_by_value():

@@ -17,8 +17,8 @@ import optax
 import pytest
 
 import declax as dx
-from declax._tree import rendering
-from declax._tree.rendering import display
+from declax._text import arrays, objects
+from declax._text.objects import display
 
 # treescope looks at every public name of numpy when it first draws.
 reads_numpy = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")
@@ -56,15 +56,13 @@ def entry(**attribute):
 
 
 @dx.dataclass
-class Block(dx.Module):
+class Block(dx.Layer):
     dim: int = dx.field()
     hidden: int | None = dx.field(default=None)
     with_scale: bool = dx.field(default=False)
-    _: dx.KW_ONLY
-    rngs: dx.InitVar[dx.Rngs] = dx.field()
     _half = dim // 2
-    up = dx.Linear(dim, 4 * dim, rngs=rngs)
-    dropout = dx.Dropout(0.5, rngs=rngs)
+    up = dx.Linear(dim, 4 * dim)
+    dropout = dx.Dropout(0.5)
     scale: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.ones, when=with_scale)
 
 
@@ -213,7 +211,7 @@ def test_cycles():
     assert repr(model) == "Box(child=Box(parent=Box(shared with the root)))"
     items = [1]
     items.append(items)
-    assert rendering.text_of(items) == "[1, list(...)]"
+    assert objects.text_of(items) == "[1, list(...)]"
 
 
 def test_an_object_without_a_variable_in_it_has_no_header():
@@ -254,7 +252,7 @@ def test_deep_nesting_is_cut_and_still_counted():
     text = repr(model)
     assert text.splitlines()[0] == "Box( # Param: 7 (28 B)"
     assert "Box(...)" in text
-    assert text.count("inner=") == rendering.MAX_DEPTH + 1
+    assert text.count("inner=") == objects.MAX_DEPTH + 1
     while True:  # unnested here, since freeing a deep chain at once is Python's affair
         inner = model.__dict__.get("inner")
         if inner is None:
@@ -266,9 +264,9 @@ def test_deep_containers_are_cut():
     nested: list[object] = []
     for _ in range(5000):
         nested = [nested]
-    text = rendering.text_of(nested)
+    text = objects.text_of(nested)
     assert "list(...)" in text
-    assert text.count("[") == rendering.MAX_DEPTH + 1
+    assert text.count("[") == objects.MAX_DEPTH + 1
 
 
 def test_long_sequences_are_cut():
@@ -361,7 +359,7 @@ def named_function(x):
     ],
 )
 def test_static_values(value, text):
-    assert rendering.text_of(value) == text
+    assert objects.text_of(value) == text
     assert entry(x=dx.static(value)) == text
 
 
@@ -391,10 +389,10 @@ def test_lines_of_an_array_are_aligned():
 def test_large_arrays_inside_of_other_containers_print_short():
     big = jnp.zeros((100, 100))
     short = "Array(shape=(100, 100), dtype=dtype('float32'))"
-    assert rendering.text_of(Pair(big, 1)) == f"Pair(first={short}, second=1)"
-    assert rendering.text_of([big]) == f"[{short}]"
-    assert lines(rendering.text_of([big, big])) == ["[", short, short, "]"]
-    assert rendering.text_of(functools.partial(named_function, big)) == f"partial(named_function, {short})"
+    assert objects.text_of(Pair(big, 1)) == f"Pair(first={short}, second=1)"
+    assert objects.text_of([big]) == f"[{short}]"
+    assert lines(objects.text_of([big, big])) == ["[", short, short, "]"]
+    assert objects.text_of(functools.partial(named_function, big)) == f"partial(named_function, {short})"
 
 
 def test_tracers_and_deleted_arrays_print():
@@ -620,7 +618,7 @@ def test_treescope_shows_the_metadata_of_variables():
         names.append((path, value))
         return rendering_parts.text(repr(value))
 
-    rendering.treescope_repr(dx.Param(1, tag="a"), "p", render)
+    objects.treescope_repr(dx.Param(1, tag="a"), "p", render)
     assert names == [("p.value", 1), ("p.tag", "a")]
 
 
@@ -633,7 +631,7 @@ def test_a_value_that_has_grown_in_a_variable():
     inner.append(jnp.ones((3, 4)))
     text = repr(variable)
     assert "Variable( # 12 (48 B)" in text
-    assert text.count("[") == rendering.MAX_DEPTH
+    assert text.count("[") == objects.MAX_DEPTH
     assert "[list(...)]" in text
     state = dx.state([variable])
     assert "# 12 (48 B)" in repr(state)
@@ -642,8 +640,8 @@ def test_a_value_that_has_grown_in_a_variable():
 def test_a_value_that_contains_itself():
     value = [jnp.ones(2)]
     value.append(value)
-    assert rendering.size_comment(value) == " # 2 (8 B)"
-    assert rendering.value_text(value) == "[Array([1., 1.], dtype=float32), list(...)]"
+    assert arrays.size_comment(value) == " # 2 (8 B)"
+    assert objects.value_text(value) == "[Array([1., 1.], dtype=float32), list(...)]"
 
 
 def test_equal_layers_fold_before_the_text_is_cut():

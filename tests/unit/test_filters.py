@@ -454,3 +454,17 @@ def test_a_class_derived_from_a_predicate_is_asked():
 
     model = [dx.Param(1), dx.Param(2)]
     assert dx.state(model, Nowhere((0,))).paths == ((1,),)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: dx.Any(int), lambda: dx.All(int), lambda: dx.Not(int), dx.Everything, dx.Nothing]
+)
+def test_attributes_of_a_logical_filter_do_not_count(make):
+    """Some programs describe their filters."""
+    noted = make()
+    noted.__doc__ = "what is frozen"
+    noted.owner = "me"
+    assert (noted.__doc__, noted.owner) == ("what is frozen", "me")
+    assert (noted, hash(noted), repr(noted)) == (make(), hash(make()), repr(make()))
+    with pytest.raises(errors.MissingAttributeError, match=r"predicates: this value cannot be changed"):
+        noted.predicates = ()

@@ -106,11 +106,10 @@ def test_a_part_of_constants_that_needs_keys():
 
 def test_a_layer_as_the_default_of_a_field_is_a_part():
     @dx.dataclass
-    class Layered(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-        lin: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+    class Layered(dx.Layer):
+        lin: dx.Linear = dx.Linear(2, 3)
 
-    first, second = Layered(dx.Rngs(0)), Layered(dx.Rngs(0))
+    first, second = Layered(rngs=dx.Rngs(0)), Layered(rngs=dx.Rngs(0))
     assert first.lin.kernel.shape == (2, 3)
     assert first.lin is not second.lin
 
@@ -247,27 +246,24 @@ def test_a_part_that_reads_a_later_one():
     with pytest.raises(dx.errors.FieldError, match="the class body reads this name above its declaration") as caught:
 
         @dx.dataclass
-        class Early(dx.Module):
-            rngs: dx.InitVar[dx.Rngs] = dx.field()
+        class Early(dx.Layer):
             last = dx.Sequential(first, dx.relu)  # noqa: F821  # it is declared below
-            first = dx.Linear(2, 3, rngs=rngs)
+            first = dx.Linear(2, 3)
 
     assert caught.value.fix == "declare 'first' first"
 
 
 def test_a_method_that_reads_a_later_part():
     @dx.dataclass
-    class Early(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
-
+    class Early(dx.Layer):
         @dx.submodule
         def last(self, rngs: dx.Rngs) -> dx.Linear:
             return dx.Linear(self.first.out_features, 2, rngs=rngs)
 
-        first = dx.Linear(2, 3, rngs=rngs)
+        first = dx.Linear(2, 3)
 
     with pytest.raises(AttributeError) as caught:
-        Early(dx.Rngs(0))
+        Early(rngs=dx.Rngs(0))
     assert caught.value.__notes__[-1] == "first is declared below last: declare it first"
 
 
@@ -275,63 +271,60 @@ def test_a_method_that_reads_a_later_part_with_an_annotation():
     """The class has an expression under the name of the part."""
 
     @dx.dataclass
-    class Early(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
+    class Early(dx.Layer):
         _: dx.KW_ONLY
 
         @dx.submodule
         def last(self, rngs: dx.Rngs) -> dx.Linear:
             return dx.Linear(self.first.out_features, 2, rngs=rngs)
 
-        first: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+        first: dx.Linear = dx.Linear(2, 3)
 
     with pytest.raises(AttributeError) as caught:
-        Early(dx.Rngs(0))
+        Early(rngs=dx.Rngs(0))
     assert caught.value.__notes__ == ["first is declared below last: declare it first"]
 
 
 @pytest.mark.parametrize(
     ("result", "name", "line"),
     [
-        (lambda self: self.first, "first", "dx.Linear(dim, 3, rngs=rngs)"),
-        (lambda self: {"parts": [(self.first, 1)]}, "first", "dx.Linear(dim, 3, rngs=rngs)"),
+        (lambda self: self.first, "first", "dx.Linear(dim, 3)"),
+        (lambda self: {"parts": [(self.first, 1)]}, "first", "dx.Linear(dim, 3)"),
         (lambda self: [dx.Linear(2, 2, rngs=dx.Rngs(0)), self.width], "width", "dim * 2"),
-        (lambda self: self.pair, "pair", "[dx.Linear(dim, 3, rngs=rngs)]"),
+        (lambda self: self.pair, "pair", "[dx.Linear(dim, 3)]"),
     ],
     ids=["the part", "within containers", "a number", "a literal"],
 )
 def test_a_method_that_returns_a_later_part_with_an_annotation(result, name, line):
     @dx.dataclass
-    class Early(dx.Module):
+    class Early(dx.Layer):
         dim: int = dx.field()
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
         _: dx.KW_ONLY
 
         @dx.submodule
         def last(self) -> Any:
             return result(self)
 
-        first: dx.Linear = dx.Linear(dim, 3, rngs=rngs)
+        first: dx.Linear = dx.Linear(dim, 3)
         width: int = dx.field(default=dim * 2)
-        pair: list[dx.Linear] = [dx.Linear(dim, 3, rngs=rngs)]
+        pair: list[dx.Linear] = [dx.Linear(dim, 3)]
 
     problem = rf"^Early\.last: this method returns the expression Early\.{name} in place of a value\. \[field\]"
     with pytest.raises(dx.errors.FieldError, match=problem) as caught:
-        Early(2, dx.Rngs(0))
+        Early(2, rngs=dx.Rngs(0))
     assert caught.value.fix == f"{name}: ... = {line}        # above the method"
 
 
 def test_a_method_returns_a_later_part_that_the_caller_supplies():
     @dx.dataclass
-    class Tied(dx.Module):
-        rngs: dx.InitVar[dx.Rngs] = dx.field()
+    class Tied(dx.Layer):
         _: dx.KW_ONLY
 
         @dx.submodule
         def last(self) -> Any:
             return [self.first]
 
-        first: dx.Linear = dx.Linear(2, 3, rngs=rngs)
+        first: dx.Linear = dx.Linear(2, 3)
 
     given = dx.Linear(2, 3, rngs=dx.Rngs(1))
-    assert Tied(dx.Rngs(0), first=given).last[0] is given
+    assert Tied(first=given, rngs=dx.Rngs(0)).last[0] is given

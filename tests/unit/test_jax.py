@@ -70,7 +70,7 @@ ENTRIES = {
     "jit": (dx.jit(call), None),
     "jit of grad": (dx.jit(dx.grad(call)), None),
     "eval_shape": (functools.partial(dx.eval_shape, call), None),
-    "grad": (dx.grad(call), "gradient"),
+    "grad": (dx.grad(call), None),
     "remat": (dx.remat(call), "__call__"),
     "vmap": (dx.vmap(call, in_axes=(None, 0)), "mapped"),
     "scan": (dx.scan(lambda net, x: (net, call(net, x))), "__call__"),
@@ -132,3 +132,20 @@ def test_the_functions_that_make_arrays_of_their_arguments():
     asking.clear()
     assert jnp.ones(2) * Probe() == "reflected"
     assert not [name for name, module in asking if _jax.converts_to_array(module)]
+
+
+def test_what_a_user_has_placed():
+    there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    found = []
+
+    @jax.jit
+    def f(x):
+        mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+        constrained = jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, jax.P()))
+        found.extend(map(_jax.is_placed, (constrained, jax.device_put(x, there), jax.device_put(x), x + 1, x, 1.0)))
+        return x
+
+    assert _jax.num_compiled(f) == 0
+    f(jnp.ones(2))
+    assert found == [True, True, False, False, False, False]
+    assert _jax.num_compiled(f) == 1

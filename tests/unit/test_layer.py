@@ -906,3 +906,23 @@ def test_a_constructor_that_takes_rngs_among_other_keywords():
     with pytest.raises(errors.MissingRngsError) as caught:
         Valid(3, 4, (3, 3))
     assert caught.value.fix == "Valid(3, 4, (3, 3), rngs=dx.Rngs(0))"
+
+
+@pytest.mark.parametrize("parameters", ["self, rngs", "self"])
+def test_a_method_that_forgets_to_pass_rngs_on(parameters):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+
+    @dx.submodule
+    def layers({parameters}):
+        return [dx.Linear(self.dim, 3) for _ in range(2)]
+"""
+    names = {"dx": dx}
+    exec(source, names)
+    with pytest.raises(errors.MissingRngsError) as caught:
+        names["Model"](3, rngs=dx.Rngs(0))
+    *taken, call = caught.value.fix.splitlines()
+    assert call == "dx.Linear(3, 3, rngs=rngs)"
+    assert taken == ([] if "rngs" in parameters else ["def layers(self, rngs: dx.Rngs): ..."])

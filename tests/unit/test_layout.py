@@ -1,6 +1,9 @@
 """Layouts, and the source that is generated for them."""
 
+import collections.abc
+import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import gc
 import inspect
@@ -8,6 +11,7 @@ import linecache
 import os
 import pickle
 import random
+import threading
 import traceback
 import weakref
 from pathlib import Path
@@ -239,8 +243,9 @@ def test_the_class_holds_the_layouts_that_its_next_instance_wants():
     assert layout() is layout_of(Open())
 
 
-def test_a_transition_gives_the_layout_that_all_statuses_give():
-    layout = Layout.of(dx.List, {})
+@pytest.mark.parametrize("cls", [Open, dx.List, dx.Dict])
+def test_a_transition_gives_the_layout_that_all_statuses_give(cls):
+    layout = Layout.of(cls, {})
     statuses: dict[Any, Status] = {}
     chosen = random.Random(0)
     for _ in range(500):
@@ -251,8 +256,9 @@ def test_a_transition_gives_the_layout_that_all_statuses_give():
         else:
             statuses[name] = chosen.choice(list(Status))
             layout = layout.with_status(name, statuses[name])
-        ordered = sorted(statuses, key=lambda n: (isinstance(n, str), n))
-        assert Layout.of(dx.List, statuses) is layout
+        keeps_order = cls is not Open  # of names; elements of a List come first, by index
+        ordered = sorted(statuses, key=lambda n: (isinstance(n, str), "" if keeps_order and isinstance(n, str) else n))
+        assert Layout.of(cls, statuses) is layout
         assert list(layout.statuses.items()) == [(n, statuses[n]) for n in ordered]
         assert layout.length == sum(isinstance(n, int) for n in statuses)
         assert list(layout.data_names) == [n for n in ordered if statuses[n] is Status.DATA]
@@ -389,14 +395,36 @@ def test_an_exotic_base_keeps_its_own_state_out():
     assert dict(again) == {}
 
 
-def test_a_base_with_slots():
-    @dx.dataclass
-    class Model(dx.Module, Slotted):
-        a: jax.Array
+def test_a_base_with_slots_is_refused():
+    with pytest.raises(errors.FieldError, match="Model: a Pytree takes no __slots__, and its base Slotted has them"):
 
-    model = Model(jnp.ones(1))
-    model.hidden = 3
-    assert len(jax.tree.leaves(jax.tree.map(lambda x: x, model))) == 1
+        class Model(dx.Module, Slotted):
+            pass
+
+
+def test_a_dataclass_with_slots_as_a_base_is_refused_with_its_option():
+    @dataclasses.dataclass(slots=True)
+    class Sizes:
+        width: int
+
+    with pytest.raises(errors.FieldError, match=r"its base .*Sizes has them") as caught:
+
+        class Model(dx.Module, Sizes):
+            pass
+
+    assert caught.value.fix.startswith("@dataclass        # of ")
+    assert caught.value.fix.endswith("Sizes, without slots=True")
+
+
+def test_bases_without_attributes_in_slots():
+    class Marked:
+        __slots__ = ("__dict__", "__weakref__")
+
+    class Model(dx.Module, Marked, collections.abc.Sized):
+        def __len__(self):
+            return 1
+
+    assert len(dx.clone(Model())) == 1
 
 
 def test_own_slots_are_refused():
@@ -494,10 +522,43 @@ def test_compile_functions_shares_parameters():
     assert "return value" in inspect.getsource(first)
 
 
+@pytest.mark.parametrize("first", ["flatten", "unflatten", "source_of", "threads"])
+def test_the_functions_of_a_class_are_written_at_their_first_calls(first):
+    @dx.dataclass
+    class Late(dx.Module):
+        dim: int
+        weight: jax.Array
+
+    def sources():
+        return [name for name in linecache.cache if name.startswith("<declax Late #")]
+
+    known = len(sources())
+    made = Late(2, jnp.ones(2))
+    flatten, unflatten = (late.function for late in Late._pytree__layout.late)
+    assert len(sources()) == known
+    if first == "flatten":
+        assert flatten(made) == ((made.weight,), (2,))
+    elif first == "unflatten":
+        assert unflatten((3,), (made.weight,)).dim == 3
+    elif first == "source_of":
+        assert "read_data" not in dx.source_of(Late)
+    else:
+        start = threading.Barrier(8)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: (start.wait(), jax.tree.leaves(made))[1], range(8)))
+        assert all(leaves[0] is made.weight for leaves in found)
+    assert len(sources()) == known + (2 if first == "source_of" else 1)
+    leaves, treedef = jax.tree.flatten(made)
+    assert jax.tree.unflatten(treedef, leaves).dim == 2
+    assert len(sources()) == known + 2
+    assert Late._pytree__layout.flatten is flatten  # that JAX calls, with nothing in between
+    assert "self.__dict__" in inspect.getsource(flatten)
+    assert "Bare()" in inspect.getsource(unflatten)
+    assert flatten.__defaults__ is unflatten.__defaults__ is None
+
+
 @pytest.mark.slow
 def test_layouts_of_many_threads_are_one():
-    import threading
-
     class Model(dx.Module):
         def __init__(self, names):
             for name in names:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import declax as dx
 from declax import errors
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY, Metadata, VariableMetadata, _table, insert_axis, remove_axis
@@ -102,9 +103,9 @@ class TestAxes:
     @pytest.mark.parametrize("name", ["sharding", "sharding_names", "out_sharding"])
     def test_names_of_axes_have_one_name(self, name):
         param = Param(jnp.ones(2), **{name: ("a",)})
-        assert param.get_metadata() == {"out_sharding": ("a",)}
+        assert param.get_metadata(exclude_required=True) == {"out_sharding": ("a",)}
         param.set_metadata(name, ("b",))
-        assert param.get_metadata() == {"out_sharding": ("b",)}
+        assert param.get_metadata(exclude_required=True) == {"out_sharding": ("b",)}
         assert param.copy(**{name: ("c",)}).out_sharding == ("c",)
 
     def test_axes_past_the_last_name_are_filled_up(self):
@@ -156,7 +157,11 @@ class TestWithMetadata:
         assert isinstance(made, VariableMetadata)
         assert repr(made).startswith("VariableMetadata(Array([[0., 0., 0.]")
         param = Param(made, tag="layer", weight_decay=0.1)
-        assert param.get_metadata() == {"out_sharding": ("a", "b"), "tag": "x", "weight_decay": 0.1}
+        assert param.get_metadata(exclude_required=True) == {
+            "out_sharding": ("a", "b"),
+            "tag": "x",
+            "weight_decay": 0.1,
+        }
         assert param.shape == (2, 3)
 
     def test_hooks_may_come_by_either_name(self):
@@ -179,3 +184,14 @@ class TestWithMetadata:
     def test_the_outer_of_two_has_the_last_word(self):
         made = with_metadata(with_metadata(self.zeros, tag="x", mesh=None), tag="y")(None, (1,))
         assert dict(made.metadata) == {"tag": "y", "mesh": None}
+
+
+def test_eager_sharding_is_that_of_now_unless_it_was_set() -> None:
+    param, unplaced = dx.Param(1.0), dx.Param(1.0, eager_sharding=False)
+    assert param.get_metadata() == {"eager_sharding": True}
+    assert param.get_metadata("eager_sharding") is param.eager_sharding is param.has_metadata("eager_sharding") is True
+    assert param.get_metadata(exclude_required=True) == {}
+    with dx.use_eager_sharding(False):
+        assert param.get_metadata() == {"eager_sharding": False}
+    assert unplaced.get_metadata() == unplaced.get_metadata(exclude_required=True) == {"eager_sharding": False}
+    assert unplaced.eager_sharding is False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
+import functools
+import operator
 import pickle
 import pydoc
 import re
-from typing import Any, ClassVar
+import types
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +27,25 @@ class Net(dx.Module):
     _: dx.KW_ONLY
     rngs: dx.InitVar[dx.Rngs] = dx.field()
     up = dx.Linear(dim, dim, rngs=rngs)
+
+
+class Pair:
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first, self.second = first, second
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    n: int
+
+
+def scaled(n):
+    return lambda x: n * x
+
+
+class Named(NamedTuple):
+    first: Any
+    second: Any
 
 
 # ---- names of methods in class bodies
@@ -84,6 +107,222 @@ class Model(dx.Layer):
     made = Shared(2, rngs=dx.Rngs(0))
     assert made.parts[0] is made.parts[2] is made.part
     assert made.sizes == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        ("dx.Linear(dim, dim), 3", "3, dx.Linear(dim, dim)"),
+        ("dim, dx.Linear", "dim, dx.Linear(...)"),
+        ("3, make", "3, dx.defer(make)(...)"),
+        ("3, lambda: 3", "3, dx.defer(function)(...)"),
+        ("3, 5", "3, dx.defer(int)(...)"),
+    ],
+)
+def test_a_repeat_of_what_is_no_call(arguments, fix):
+    def make(): ...
+
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    parts = dx.repeat({arguments})
+"""
+    with pytest.raises(errors.FieldError, match="the repeated value is not a deferred call") as caught:
+        exec(source, {"dx": dx, "make": make})
+    assert caught.value.fix == f"dx.repeat({fix})"
+
+
+@pytest.mark.parametrize(
+    ("statement", "first", "name"),
+    [
+        ("q, k, v = [dx.Linear(dim, dim)] * 3", "q", "k"),
+        ("q, k = (dx.Linear(dim, dim),) * 2", "q", "k"),
+        ("q, *others = [dx.Linear(dim, dim)] * 3", "q", "others"),
+        ("(q, k), v = [dx.Linear(dim, dim)] * 2, 4", "q", "k"),
+    ],
+)
+def test_a_call_that_an_unpacking_binds_twice(statement, first, name):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    {statement}
+"""
+    with pytest.raises(errors.FieldError, match=f"binds one call to '{first}' and to '{name}'") as caught:
+        exec(source, {"dx": dx})
+    assert caught.value.where == f"Model.{name}"
+    assert caught.value.fix.startswith(f"{first} = dx.Linear(dim, dim)\n{name} = dx.Linear(dim, dim)")
+
+
+def test_other_calls_with_two_names():
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        shared = dx.Linear(dim, dim)
+        a, b = [shared] * 2
+        c = d = dx.Linear(dim, dim)
+        parts = [dx.Linear(dim, dim), dx.Linear(dim, 5)]
+        e, f = parts
+        g, h = parts[0], parts[0]
+        i, j = pair = dx.Linear(dim, 2), dx.Linear(dim, 3)
+        width, height = (4 * dim,) * 2
+        k, m = [dx.Linear(4, 4) for _ in range(2)]
+
+    made = Model(4, rngs=dx.Rngs(0))
+    assert made.a is made.b is made.shared
+    assert made.c is made.d
+    assert made.e is made.g is made.h is made.parts[0]
+    assert made.f is made.parts[1]
+    assert made.pair == (made.i, made.j)
+    assert made.width == made.height == 16
+    assert made.k is not made.m
+
+
+@pytest.mark.parametrize(
+    "second", ["cached()", "[cached()]", "dx.Sequential([cached()])", "dx.when(dim > 2, cached())"]
+)
+@pytest.mark.parametrize("first", ["cached()", "[cached()]", '{"a": [cached()]}'])
+def test_a_call_that_a_cached_function_gives_twice(first, second):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+
+    @functools.cache
+    def cached():
+        return dx.Linear(3, 3)
+
+    first = {first}
+    second = {second}
+"""
+    with pytest.raises(errors.FieldError, match="is 'first' too, which this statement does not read") as caught:
+        exec(source, {"dx": dx, "functools": functools})
+    assert caught.value.where == "Model.second"
+    assert caught.value.fix.endswith("second = first        # one object on purpose")
+
+
+def test_calls_that_are_shared_by_name():
+    @functools.cache
+    def cached():
+        return dx.Linear(3, 3)
+
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        a = cached()
+        b = dx.Sequential(a)
+        c = [a]
+        d = a
+        e = {"q": d, "r": [d]}
+        f = e["q"]
+        g, h = e["r"][0], c
+        i = dx.Sequential(dx.Linear(dim, dim), c[0])
+        j = dx.when(dim > 3, a)
+        k = [part for part in c]  # noqa: C416  # reads the name `c`
+
+    @dx.dataclass
+    class Sub(Model):
+        m = Model.a
+        n = [Model.a, Model.a]
+
+    made = Sub(4, rngs=dx.Rngs(0))
+    shared = [made.b.layers[0], *made.c, made.d, made.f, made.g, *made.h, made.i.layers[1], made.j, *made.k, made.m]
+    assert all(part is made.a for part in shared + made.n)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("part = Pair(dx.Linear(dim, 3), 1)", "Pair"),
+        ("part = Named(dx.Linear(3, 3), 1)", "Named"),
+        ("part = collections.OrderedDict(a=dx.Linear(dim, 3))", "OrderedDict"),
+        ("part = collections.deque([dx.Linear(dim, 3)])", "deque"),
+        ("part = types.SimpleNamespace(a=[dx.Linear(dim, 3)])", "SimpleNamespace"),
+        ("part: Any = Pair(dim, 3)", "Pair"),
+        ("part = [Pair(dim, 3)]", "Pair"),
+        ("part = Net(Pair(dim, 3))", "Pair"),
+        ("part = Slotted(dim)", "Slotted"),
+        ("part = slice(dim)", "slice"),
+        ("part = scaled(dim)", "function"),
+        ("part = dx.Sequential(dx.Linear(dim, 3), scaled(dim))", "function"),
+        ("part = dx.spec(dx.Linear, dim, 3)", "Spec"),
+        ("part = jax.ShapeDtypeStruct((dim,), float)", "ShapeDtypeStruct"),
+    ],
+)
+def test_an_object_that_holds_a_call(line, kind):
+    names = {"dx": dx, "collections": collections, "types": types, "Any": Any, "Pair": Pair, "Named": Named}
+    names |= {"jax": jax, "Net": Net, "Slotted": Slotted, "scaled": scaled}
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    {line}
+"""
+    with pytest.raises(errors.FieldError, match=f"the {kind} holds the field expression") as caught:
+        exec(source, names)
+    assert caught.value.where == "Model.part"
+    if kind in ("Named", "OrderedDict", "function", "Spec") or "Linear" not in line:
+        maker = {"function": "scaled", "Spec": "dx.spec"}.get(kind, kind)
+        assert f"{maker})(...)        # each instance makes it" in caught.value.fix
+    else:  # the layer would be hidden in what a deferred call makes
+        assert "defer" not in caught.value.fix
+        assert f"class {kind}(dx.Module): ..." in caught.value.fix or kind == "deque"
+        assert caught.value.fix.endswith("]        # or a literal tuple or dict")
+
+
+@pytest.mark.parametrize(
+    ("lines", "fix"),
+    [
+        ("def f(self, n=dim): return n", "def f(self, n=None): ..."),
+        ("def __call__(self, x, n=2 * dim): return n", "def __call__(self, n=None): ..."),
+        ("def f(self, *, n=dim): return n", "def f(self, n=None): ..."),
+        ("@staticmethod\n    def f(n=dim): return n", "def f(self, n=None): ..."),
+        ("@classmethod\n    def f(cls, n=[dim]): return n", "def f(self, n=None): ..."),
+        ("@property\n    def f(self, n=dim): return n", "def f(self, n=None): ..."),
+        ("@adding(dim)\n    def __call__(self, x): return x", "dx.defer(adding)(...)"),
+    ],
+)
+def test_a_method_that_holds_a_field(lines, fix):
+    def adding(n):
+        return lambda function: lambda self, x: function(self, x) + n
+
+    with pytest.raises(errors.FieldError, match="the function holds the field expression") as caught:
+        exec(
+            f"@dx.dataclass\nclass Model(dx.Layer):\n    dim: int = dx.field()\n    {lines}", {**globals(), **locals()}
+        )
+    assert caught.value.fix.startswith(fix)
+
+
+def test_methods_that_hold_no_field():
+    size = 3
+
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, 3)
+
+        def __call__(self, x, n=2, *, m=(1, "a")):
+            return self.up(x)[..., :n], size, m, __class__
+
+        def __post_init__(self):
+            super().__post_init__() if hasattr(super(), "__post_init__") else None
+
+    assert Model(4, rngs=dx.Rngs(0))(jnp.ones((2, 4)))[0].shape == (2, 2)
+
+
+def test_objects_that_hold_no_call():
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        pair = Pair(1, 2)
+        table = collections.OrderedDict(a=1)
+        kind = Net
+        made = dx.defer(Named)(dx.Linear(dim, 3), 1)
+
+    model = Model(4, rngs=dx.Rngs(0))
+    assert model.pair is Model.pair
+    assert model.made.first.kernel.shape == (4, 3)
 
 
 # ---- an own __init__
@@ -251,6 +490,74 @@ def test_a_layer_of_an_undecorated_subclass(make):
         ) as caught:
             cls(3, rngs=dx.Rngs(0))
         assert caught.value.fix == "@dx.dataclass        # above class Sub"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_layer_that_is_added_to_a_declared_class(before):
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        up = dx.Linear(dim, dim)
+        shared: ClassVar[Any] = None
+
+    @dx.dataclass
+    class Sub(Model):
+        down = dx.Linear(Model.dim, 2)
+
+    if not before:
+        Model(3, rngs=dx.Rngs(0))
+    Model.extra = dx.Linear(3, 3, rngs=dx.Rngs(0))
+    for cls in (Model, Sub):
+        with pytest.raises(errors.FieldError, match=r"^Model\.extra: all instances would share this object") as caught:
+            cls(3, rngs=dx.Rngs(0))
+    assert caught.value.fix.startswith("extra = ...        # in the class body")
+    del Model.extra
+    assert Sub(3, rngs=dx.Rngs(0)).up.kernel.shape == (3, 3)
+
+    Model.shared = dx.Linear(3, 3, rngs=dx.Rngs(0))
+    Model.rate = 0.5
+    Model.half = lambda self: self.up
+    model = Model(3, rngs=dx.Rngs(0))
+    assert model.half() is model.up
+    model.extra = dx.Linear(3, 3, rngs=dx.Rngs(0))
+    assert len(jax.tree.leaves(dx.state(model, dx.Param))) == 4
+
+
+@pytest.mark.parametrize("base", [dx.Layer, dx.Module])
+def test_a_layer_of_a_mixin(base):
+    class Mixin:
+        head = dx.Linear(3, 3, rngs=dx.Rngs(0))
+        drop = dx.Dropout(0.5, deterministic=True)
+
+    with pytest.raises(errors.FieldError, match=r"^Mixin\.head: all instances would share this object") as caught:
+
+        @dx.dataclass
+        class _Model(Mixin, base):
+            dim: int = dx.field()
+
+    assert caught.value.fix.startswith("@dx.dataclass\nclass Mixin(dx.Layer): ...")
+
+    @dx.dataclass
+    class Net(Mixin, dx.Layer):
+        dim: int = dx.field()
+        head = dx.Linear(dim, 2)
+
+    assert Net(4, rngs=dx.Rngs(0)).head.kernel.shape == (4, 2)
+
+    class Constant:
+        shared: ClassVar[Any] = dx.Linear(3, 3, rngs=dx.Rngs(0))
+
+    @dx.dataclass
+    class Reader(Constant, dx.Layer):
+        dim: int = dx.field()
+
+    assert Reader(3).shared is Constant.shared
+
+    @dx.dataclass
+    class AsInThePeer(Mixin, dx.Module):
+        dim: int
+
+    assert AsInThePeer(3).head is Mixin.head
 
 
 def test_an_annotated_layer_of_an_undecorated_subclass():
@@ -427,6 +734,37 @@ def test_an_initializer_that_is_not_called(name, initializer):
         with pytest.raises(errors.InitializerError, match=text) as caught:
             call()
         assert caught.value.fix == f"{name}()        # call it"
+
+
+def of_a_shape(shape, dtype):
+    return jnp.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "fix"),
+    [
+        (jnp.zeros, "dx.initializers.zeros"),
+        (jnp.ones, "dx.initializers.ones"),
+        (of_a_shape, "lambda key, shape, dtype: of_a_shape(shape, dtype)"),
+        (0.5, "dx.initializers.constant(0.5)"),
+    ],
+)
+def test_a_function_of_other_arguments_in_place_of_an_initializer(initializer, fix):
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        scale: dx.Param[jax.Array] = dx.variable((dim,), initializer=initializer)
+
+    for where, make in (
+        ("Model.scale", lambda: Model(3, rngs=dx.Rngs(0))),
+        ("Linear.kernel", lambda: dx.Linear(2, 3, kernel_init=initializer, rngs=dx.Rngs(0))),
+    ):
+        with pytest.raises(
+            errors.InitializerError, match="the initializer is called with a key, a shape and"
+        ) as caught:
+            make()
+        assert caught.value.where == where
+        assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)])
@@ -1046,10 +1384,84 @@ def test_the_path_of_a_call_of_none():
         Around(Normed(3, rngs=dx.Rngs(0)))(jnp.ones(3))
 
 
-@pytest.mark.parametrize("name", ["maybe", "inner"])
-def test_other_calls_of_none_are_those_of_python(name):
+def test_other_calls_of_none_are_those_of_python():
     with pytest.raises(TypeError, match=r"^'NoneType' object is not callable$"):
-        Normed(3, rngs=dx.Rngs(0))(jnp.ones(3), name)
+        Normed(3, rngs=dx.Rngs(0))(jnp.ones(3), "maybe")
+    with pytest.raises(errors.LayerError, match=r"^Normed\.inner\[0\]: this part is None"):
+        Normed(3, rngs=dx.Rngs(0))(jnp.ones(3), "inner")
+
+
+@dx.dataclass
+class LeftOut(dx.Layer):
+    dim: int = dx.field()
+    _: dx.KW_ONLY
+    use: bool = dx.field(default=False)
+    bias: dx.Param[jax.Array] | None = dx.variable((dim,), initializer=dx.initializers.zeros, when=use)
+    blocks = dx.when(use, dx.repeat(2, dx.Linear(dim, dim)))
+    embed: dx.Embed | None = dx.when(use, dx.Embed(dim, dim))
+    maybe: dx.Linear | None = dx.field(default=None)
+
+    def __call__(self, x, use):
+        return use(self, x)
+
+
+def looped(model, x):
+    for block in model.blocks:
+        x = block(x)
+    return x
+
+
+def unpacked(model, x):
+    first, _ = model.blocks
+    return first(x)
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "kind"),
+    [
+        (looped, "blocks", errors.LayerError),
+        (unpacked, "blocks", errors.LayerError),
+        (lambda model, x: [block(x) for block in model.blocks], "blocks", errors.LayerError),
+        (lambda model, x: sum(block(x) for block in model.blocks), "blocks", errors.LayerError),
+        (lambda model, x: dict(zip(model.blocks, x, strict=True)), "blocks", errors.LayerError),
+        (lambda model, x: model.blocks[0](x), "blocks", errors.LayerError),
+        (lambda model, x: len(model.blocks), "blocks", errors.LayerError),
+        (lambda model, x: [*model.blocks], "blocks", errors.LayerError),
+        (lambda model, x: model.embed.attend(x), "embed", errors.MissingAttributeError),
+        (lambda model, x: model.embed.embedding.shape, "embed", errors.MissingAttributeError),
+        (lambda model, x: x + model.bias, "bias", errors.LayerError),
+        (lambda model, x: -model.bias, "bias", errors.LayerError),
+        (lambda model, x: dx.Param(x) * model.bias, "bias", errors.LayerError),
+        (lambda model, x: jnp.add(x, model.bias), "bias", errors.LayerError),
+        (lambda model, x: model.bias.value, "bias", errors.MissingAttributeError),
+    ],
+)
+def test_a_use_of_a_part_that_is_none(use, name, kind):
+    with pytest.raises(kind, match=rf"^LeftOut\.{name}: this part is None, and is used") as caught:
+        LeftOut(3, rngs=dx.Rngs(0))(jnp.ones(3), use)
+    assert caught.value.why.startswith(f"{name} = dx.")
+    assert caught.value.why.endswith(", and use does not hold")
+    assert caught.value.fix == f"if self.{name} is not None: ..."
+    with pytest.raises(TypeError if kind is errors.LayerError else AttributeError):  # as that of Python
+        LeftOut(3, rngs=dx.Rngs(0))(jnp.ones(3), use)
+    if name == "blocks":
+        assert use(LeftOut(2, use=True, rngs=dx.Rngs(0)), jnp.ones(2)) is not None
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda model, x: model.maybe.kernel, "'NoneType' object has no attribute 'kernel'"),
+        (lambda model, x: x + print(model.bias), "unsupported operand"),  # what a function returns
+        (lambda model, x: sorted([x, model.bias, model.maybe]), "not supported between"),
+        (lambda model, x: x.missing, "'missing'"),
+        (lambda model, x: model.use + None, "unsupported operand"),
+    ],
+)
+def test_other_uses_of_none_are_those_of_python(use, text):
+    with pytest.raises((TypeError, AttributeError), match=text) as caught:
+        LeftOut(3, rngs=dx.Rngs(0))(jnp.ones(3), use)
+    assert not isinstance(caught.value, errors.DeclaxError)
 
 
 class Torch(dx.Module):
@@ -1058,6 +1470,23 @@ class Torch(dx.Module):
 
     def forward(self, x: jax.Array) -> jax.Array:
         return self.lin(x)
+
+
+def test_none_among_the_layers_of_a_sequential():
+    @dx.dataclass
+    class Optional(dx.Layer):
+        dim: int = dx.field()
+        use_norm: bool = dx.field(default=False)
+        layers = dx.Sequential(dx.Linear(dim, dim), dx.when(use_norm, dx.LayerNorm(dim)))
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.layers(x)
+
+    with pytest.raises(errors.LayerError, match="this layer is None, and is called") as caught:
+        Optional(3, rngs=dx.Rngs(0))(jnp.ones(3))
+    assert caught.value.where.startswith("Sequential.layers[1]")
+    assert "dx.when(flag, layer, dx.identity)" in caught.value.fix
+    assert Optional(3, use_norm=True, rngs=dx.Rngs(0))(jnp.ones(3)).shape == (3,)
 
 
 def test_a_class_with_forward():
@@ -1253,3 +1682,121 @@ def test_a_list_of_declax_in_a_static_field():
         Model(dx.List([1]))
     assert caught.value.fix.endswith("self.sizes = ...        # a list or dict of Python, of values that are static")
     assert Model([1]).sizes == [1]
+
+
+# ---- lengths, stacks and subscripts
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "problem", "fix"),
+    [
+        (
+            "part = dx.repeat(dx.Linear(dim, dim), dim)",
+            "repeat",
+            "the first argument is the number of elements",
+            "dx.repeat(dim, dx.Linear(dim, dim))",
+        ),
+        (
+            "part = dx.repeat(named, dim)",
+            "repeat",
+            "the first argument is the number of elements",
+            "dx.repeat(dim, dx.Linear(dim, 2))",
+        ),
+        (
+            "part = dx.repeat(2.0, dx.Linear(dim, dim))",
+            "repeat",
+            "the first argument is the number of elements",
+            "dx.repeat(3, dx.Linear(dim, dim))",
+        ),
+        (
+            "part = dx.Stacked([named, named])",
+            "Stacked(...)",
+            "the number of layers is missing",
+            "dx.Stacked(dx.Linear(dim, dim), 12)",
+        ),
+        (
+            "part = dx.Stacked.of([dx.Linear(dim, dim)])",
+            "Stacked.of",
+            "these layers are not made until an instance is created",
+            "dx.defer(dx.Stacked.of)([dx.Linear(dim, dim)])",
+        ),
+        (
+            "part = [jax.nn.relu, jax.nn.gelu][dim]",
+            "Model.dim",
+            "a subscript needs one",
+            "dx.defer(operator.getitem)(values, dim)        # in place of values[dim]",
+        ),
+    ],
+)
+def test_lengths_and_subscripts(line, where, problem, fix):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    named = dx.Linear(dim, 2)
+    {line}
+
+Model(2, rngs=dx.Rngs(0))
+"""
+    with pytest.raises(errors.DeclaxError, match=re.escape(problem)) as caught:
+        exec(source, {"dx": dx, "jax": jax})
+    assert caught.value.where == where
+    assert caught.value.fix.startswith(fix)
+
+
+def test_what_the_fixes_of_lengths_and_subscripts_give():
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        count: int = dx.field(default=2)
+        layers = dx.repeat(count, dx.Linear(dim, dim))
+        some = dx.repeat(dx.defer(min)(count, 3), dx.Linear(dim, dim))
+        stack = dx.defer(dx.Stacked.of)([dx.Linear(dim, dim), dx.Linear(dim, dim)])
+        act = dx.defer(operator.getitem)([jax.nn.relu, jax.nn.gelu, jax.nn.silu], count)
+
+    model = Model(3, rngs=dx.Rngs(0))
+    assert (len(model.layers), len(model.some), len(model.stack)) == (2, 2, 2)
+    assert model.act is jax.nn.silu
+
+
+@pytest.mark.parametrize(
+    ("declared", "path"),
+    [
+        ("[dx.Linear(dim, dim), dx.when(dim > 9, dx.Linear(dim, dim))]", "[1]"),
+        ('{"a": dx.when(dim > 9, dx.Linear(dim, dim))}', "['a']"),
+        ('{"a": [3, dx.when(dim > 9, dx.Linear(dim, dim))]}', "['a'][1]"),
+        ("[norm]", "[0]"),
+    ],
+)
+def test_a_part_in_a_container_that_when_leaves_out(declared, path):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    norm = dx.when(dim > 9, dx.LayerNorm(dim))
+    parts = {declared}
+
+    def __call__(self, x):
+        return self.parts{path}(x)
+"""
+    names = {"dx": dx}
+    exec(source, names)
+    with pytest.raises(errors.LayerError, match="this part is None, and is called") as caught:
+        names["Model"](4, rngs=dx.Rngs(0))(jnp.ones((1, 4)))
+    assert caught.value.where == f"Model.parts{path}"
+    assert "dim > 9 does not hold" in caught.value.why
+    assert names["Model"](10, rngs=dx.Rngs(0))(jnp.ones((1, 10))).shape == (1, 10)
+
+
+def test_other_calls_of_none_keep_the_error_of_python():
+    @dx.dataclass
+    class Model(dx.Layer):
+        dim: int = dx.field()
+        parts = [dx.when(dim > 9, dx.Linear(dim, dim))]
+
+        def __call__(self, x, then=None):
+            x = x if self.parts[0] is None else self.parts[0](x)
+            return then(x)
+
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        Model(4, rngs=dx.Rngs(0))(jnp.ones((1, 4)))

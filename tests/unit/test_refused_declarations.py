@@ -62,7 +62,7 @@ def test_a_method_gets_rngs_by_this_name_only():
 @pytest.mark.parametrize("option", [{"check": bool}, {"ge": 1}, {"le": 1}])
 @pytest.mark.parametrize("specifier", [dx.field, dx.data, dx.static])
 def test_bounds_and_checks_of_a_field_that_is_no_argument(specifier, option):
-    with pytest.raises(errors.FieldError, match="ge, le and check test an argument of the constructor"):
+    with pytest.raises(errors.FieldError, match="ge, le, multiple_of and check test an argument of the constructor"):
         specifier(init=False, **option)
 
 
@@ -179,7 +179,7 @@ def test_the_notes_of_variables_and_methods():
         ("flag = dim in (1, 2)", "dx.defer(operator.contains)(values, dim)"),
         ("a, b = dim", "first, second = dim[0], dim[1]"),
         ("flag = 3 in dim", "dx.defer(operator.contains)(dim, 3)"),
-        ("part = (1, 2)[dim]", "dx.defer(int)(dim)"),
+        ("part = (1, 2)[dim]", "dx.defer(operator.getitem)(values, dim)"),
         ("text = 'block%d' % dim", "dx.defer(int)(dim)"),
         ("text = '%s' % dim", 'dx.defer("{}".format)(dim)'),
         ("parts = dx.Sequential(*dx.repeat(dim, dx.Linear(dim, dim)))", "dx.Sequential(dx.repeat("),
@@ -495,3 +495,30 @@ def test_a_frozen_class_and_a_base_that_is_not():
             pass
 
     assert caught.value.fix == "@dx.dataclass(frozen=True)"
+
+
+@pytest.mark.parametrize(
+    ("part", "fix"),
+    [
+        ("dx.repeat(2, dx.variable((dim,), initializer=ones))", "part_1: dx.Param[jax.Array] = dx.variable(..., when"),
+        (
+            "dx.when(dim > 3, dx.variable((dim,), initializer=ones))",
+            "part: dx.Param[jax.Array] | None = dx.variable(..., when=dim > 3)",
+        ),
+        ("dx.when(dim > 3, dx.variable((dim,), initializer=ones), dim)", "part_1: dx.Param[jax.Array] = dx.variable("),
+        ("[dx.variable((dim,), initializer=ones)]", "part_1: dx.Param[jax.Array] = dx.variable(..., when=...)"),
+        ("dx.Linear(dim, dx.field(default=3))", "part_1: ... = dx.field(...)"),
+    ],
+)
+def test_a_specifier_in_an_expression(part, fix):
+    source = f"""
+@dx.dataclass
+class Model(dx.Layer):
+    dim: int = dx.field()
+    part = {part}
+"""
+    with pytest.raises(
+        errors.FieldError, match=r"^Model\.part: a specifier in an expression declares nothing"
+    ) as caught:
+        exec(source, {"dx": dx, "ones": dx.initializers.ones})
+    assert caught.value.fix.startswith(fix)

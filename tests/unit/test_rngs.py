@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 import threading
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import declax as dx
 from declax import errors
 from declax._filters import Not, PathContains
 from declax._random.streams import Rngs, RngStream
@@ -115,7 +117,11 @@ def test_what_a_stream_holds() -> None:
     assert isinstance(stream.count.value, jax.Array)
     assert stream.count.dtype == np.uint32
     assert not stream.count.value.weak_type
-    assert stream.key.get_metadata() == stream.count.get_metadata() == {"tag": "params"}
+    assert (
+        stream.key.get_metadata(exclude_required=True)
+        == stream.count.get_metadata(exclude_required=True)
+        == {"tag": "params"}
+    )
     assert stream.tag == "params"
 
 
@@ -560,6 +566,22 @@ def test_threads_never_get_one_key() -> None:
     drawn = [key for keys in in_threads(8, draw) for key in keys]
     assert len(drawn) == len(set(drawn)) == 800
     assert int(rngs.params.count) == 800
+
+
+@pytest.mark.parametrize("trace", [dx.jit, jax.jit, lambda f: functools.partial(dx.eval_shape, f), dx.remat])
+def test_streams_that_outlive_their_trace(trace) -> None:
+    kept = []
+
+    def keep(rngs: Rngs) -> None:
+        kept.extend([rngs, Rngs(0), Rngs(params=jax.random.key(0))])
+
+    trace(keep)(Rngs(params=0))
+    for rngs in kept:
+        before = rngs.params.count.raw_value if "params" in rngs else rngs.default.count.raw_value
+        with pytest.raises(errors.TraceContextError):
+            rngs.params()
+        after = rngs.params.count.raw_value if "params" in rngs else rngs.default.count.raw_value
+        assert after is before
 
 
 def test_threads_that_trace() -> None:

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import (
@@ -19,6 +20,8 @@ from typing import (
     Protocol,
     TypeVar,
     Union,
+    get_overloads,
+    get_type_hints,
 )
 
 import jax
@@ -33,7 +36,7 @@ import declax as dx
 from declax import errors
 from declax._fields.annotations import AnnotationScope
 from declax._fields.deciding import decide
-from declax._fields.specifiers import Status
+from declax._fields.specifiers import DataOptions, Status
 
 if TYPE_CHECKING:
     from nowhere import Missing
@@ -364,7 +367,7 @@ def test_type_checking_names_in_a_dataclass():
     class Model(dx.Module):
         a: "Missing"
         b: "list[Missing]"
-        c: "jaxtyping.Float[Missing, 'a b']"  # noqa: F722  # the text of a shape
+        c: "jaxtyping.Float[Missing, 'a b']"  # the text of a shape
 
     model = Model(linear(), [linear()], jnp.ones(2))
     assert len(jax.tree.leaves(model)) == 5
@@ -697,3 +700,71 @@ def test_a_container_that_grew_deep_in_place_is_one_error(tag, use):
 def test_a_deep_container_at_the_root():
     with pytest.raises(errors.DepthError, match=r"a list\[0\]\[0\].*more than 400 levels deep"):
         dx.graphdef(deep(dx.Param(1.0), DEEP["list"]))
+
+
+# ---- models as keys
+
+
+class Keyed(dx.Module):
+    def __init__(self, make):
+        self.a = dx.Linear(2, 2, rngs=dx.Rngs(0))
+        self.decay = make(self.a)
+
+
+@dx.dataclass
+class DeclaredTable(dx.Module):
+    decay: dict[Any, float]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: {a: 0.5},
+        lambda a: {"x": 1, a: 0.5},
+        lambda a: {(a, "kernel"): 0.5},
+        lambda a: [{"groups": ({a: 0.5},)}],
+        lambda a: dx.data({a: 0.5}),
+        lambda a: dx.static({a: 0.5}),
+        lambda a: collections.defaultdict(float, {a: 0.5}),
+        lambda a: collections.OrderedDict({a: 0.5}),
+    ],
+)
+def test_a_model_as_a_key_is_refused(make):
+    with pytest.raises(
+        dx.errors.StatusError, match=r"^Keyed\.decay: a Linear cannot be a key in an attribute"
+    ) as caught:
+        Keyed(make)
+    assert "by the name or path of the part" in caught.value.fix
+    with pytest.raises(dx.errors.StatusError, match="cannot be a key in an attribute"):
+        DeclaredTable(make(dx.Linear(2, 2, rngs=dx.Rngs(0))))
+
+
+def test_a_model_that_becomes_a_key_later_is_refused_by_the_next_walk():
+    model = Keyed(lambda _: {})
+    model.decay[model.a] = 0.5
+    with pytest.raises(dx.errors.StatusError, match=r"Keyed\.decay: a Linear cannot be a key in an attribute"):
+        dx.split(model)
+
+
+def test_a_refused_key_leaves_the_attribute_as_it_was():
+    model = Keyed(lambda _: {"a": 0.5})
+    with pytest.raises(dx.errors.StatusError, match="cannot be a key"):
+        model.decay = {model.a: 0.5}
+    assert model.decay == {"a": 0.5}
+
+
+def test_other_keys_are_not_refused():
+    @dx.dataclass(frozen=True)
+    class Key(dx.Pytree):
+        name: str
+
+    table = {1: 2, (1, "a"): {dx.Linear: 3}, jax.numpy.float32: 1, len: 2, frozenset({1}): 3, Key("a"): 4}
+    model = Keyed(lambda _: table)
+    assert dx.jit(lambda model: model.decay[Key("a")] + 0)(model) == 4
+
+
+def test_the_plain_overload_of_field_has_all_options():
+    """It names them, for editors, and for a checker that takes any keyword for one of an unpacked TypedDict."""
+    plain = inspect.signature(get_overloads(dx.field)[0])
+    assert plain.parameters.keys() == get_type_hints(DataOptions).keys()
+    assert {parameter.kind for parameter in plain.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import declax as dx
-from declax._displays import tabulation
 from declax._displays.calls import calls_of
+from declax._text import tables
 
 
 class Block(dx.Module):
@@ -164,7 +164,7 @@ def test_a_table_of_calls() -> None:
 
 
 def test_a_table_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabulation, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
     text = dx.tabulate(Net(1), X)
     assert text.splitlines()[0] == "Net Summary"
     assert cells(text, "head")[:4] == ["head", "Linear", "float32[2,4]", "float32[2,5]"]

@@ -229,7 +229,7 @@ class TestMetadata:
     def test_reading(self):
         param = Param(1.0, tag="a", names=["x"])
         assert param.tag == "a"
-        assert param.get_metadata() == {"tag": "a", "names": ["x"]}
+        assert param.get_metadata(exclude_required=True) == {"tag": "a", "names": ["x"]}
         assert param.get_metadata("names") == ["x"]
         assert param.get_metadata("absent", None) is None
         assert param.has_metadata("tag")
@@ -247,12 +247,12 @@ class TestMetadata:
         param.tag = "a"
         param.set_metadata("count", 2)
         param.set_metadata(weight_decay=0.1)
-        assert param.get_metadata() == {"tag": "a", "count": 2, "weight_decay": 0.1}
+        assert param.get_metadata(exclude_required=True) == {"tag": "a", "count": 2, "weight_decay": 0.1}
         del param.tag
         param.del_metadata("count")
-        assert param.get_metadata() == {"weight_decay": 0.1}
+        assert param.get_metadata(exclude_required=True) == {"weight_decay": 0.1}
         param.set_metadata({"tag": "b"})
-        assert param.get_metadata() == {"tag": "b"}
+        assert param.get_metadata(exclude_required=True) == {"tag": "b"}
 
     def test_a_change_of_metadata_moves_the_epoch(self):
         param = Param(1.0, tag="a")
@@ -341,18 +341,18 @@ class TestMetadata:
     def test_special_attributes_cannot_be_set(self):
         with pytest.raises(errors.MissingAttributeError, match="this attribute cannot be set"):
             Param(1.0).__wrapped__ = 1
-        assert Param[jax.Array](1.0).get_metadata() == {}
+        assert Param[jax.Array](1.0).get_metadata(exclude_required=True) == {}
 
 
 class TestKinds:
     def test_annotations_declare_metadata(self):
         count = Count(1)
         assert count.unit == "steps"
-        assert count.get_metadata() == {"unit": "steps"}
+        assert count.get_metadata(exclude_required=True) == {"unit": "steps"}
         assert Count.unit == "steps"
         count.unit = "epochs"
         assert count.unit == "epochs"
-        assert Count(1, unit="s", limit=3).get_metadata() == {"unit": "s", "limit": 3}
+        assert Count(1, unit="s", limit=3).get_metadata(exclude_required=True) == {"unit": "s", "limit": 3}
         assert not hasattr(count, "limit")
         assert Count.instances == 0
 
@@ -365,7 +365,7 @@ class TestKinds:
             unit: str = "epochs"
             start: int = 0
 
-        assert Epochs(1).get_metadata() == {"unit": "epochs", "start": 0}
+        assert Epochs(1).get_metadata(exclude_required=True) == {"unit": "epochs", "start": 0}
         assert Epochs(1).twice() == 2
 
     def test_methods_and_properties(self):
@@ -390,7 +390,7 @@ class TestKinds:
         named.note = "x"
         named.title = "t"
         assert named.note == "x"
-        assert named.get_metadata() == {"tag": "t"}
+        assert named.get_metadata(exclude_required=True) == {"tag": "t"}
 
     def test_every_kind_is_a_pytree_with_one_child(self):
         for kind in (Variable, Param, BatchStat, Cache, Intermediate, Perturbation, Count, Positive):
@@ -583,7 +583,7 @@ class TestCopies:
         made.tag = "b"
         assert param.tag == "a"
         assert param.value.all()
-        assert param.copy(3.0, tag="c").get_metadata() == {"tag": "c"}
+        assert param.copy(3.0, tag="c").get_metadata(exclude_required=True) == {"tag": "c"}
         assert param.copy(3.0).value == 3.0
         assert copy.copy(param).raw_value is param.raw_value
         assert param.to_state().tag == "a"
@@ -602,7 +602,7 @@ class TestCopies:
     def test_replace(self):
         param = Param(1.0, tag="a")
         assert param.replace(2.0).raw_value == 2.0
-        assert param.replace(Param(3.0), tag="b").get_metadata() == {"tag": "b"}
+        assert param.replace(Param(3.0), tag="b").get_metadata(exclude_required=True) == {"tag": "b"}
         assert param.replace(Param(3.0)).raw_value == 3.0
         with pytest.raises(errors.MetadataError, match=r"Param\.replace: the Variables are of different kinds"):
             param.replace(BatchStat(1.0))
@@ -622,7 +622,7 @@ class TestCopies:
     def test_from_metadata(self):
         made = Count.from_metadata(1.0, {"tag": "a"})
         assert type(made) is Count
-        assert made.get_metadata() == {"tag": "a"}
+        assert made.get_metadata(exclude_required=True) == {"tag": "a"}
         assert Positive.from_metadata(4.0, Metadata.of({})).raw_value == 4.0
         with pytest.raises(errors.MetadataError, match="unknown metadata"):
             Count.from_metadata(1.0, {"shardings": "a"})

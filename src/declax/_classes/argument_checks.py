@@ -18,6 +18,7 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
+from declax import _jax
 from declax._classes.conformance import PLAIN_DATA, Misfit, fast_test, is_anything, misfit_of, names_parts, quick_test
 from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields import meanings
@@ -26,7 +27,7 @@ from declax._fields.expressions import Expression
 from declax._fields.keys import RNGS
 from declax._fields.meanings import Meaning, bindings_of, meaning_of, members_of
 from declax._fields.sources import class_text
-from declax._fields.specifiers import Specifier, Status, is_restricted, objection, specifier_of
+from declax._fields.specifiers import Notes, Specifier, Status, is_restricted, multiple_of, objection, specifier_of
 from declax._tree.codegen import compile_functions
 from declax._tree.statuses import CONTAINERS, PLAIN, has_data, is_data, static_status
 from declax._variables.variable import Variable
@@ -124,9 +125,10 @@ class ArgumentCheck:
         specifier = specifier_of(field)
         self._name = name
         self._default, self._factory = field.default, field.default_factory
-        notes = {} if specifier is None else specifier.notes
+        notes = Notes() if specifier is None else specifier.notes
         self._low, self._high, self._check = notes.get("ge"), notes.get("le"), notes.get("check")
-        self._is_bounded = self._low is not None or self._high is not None
+        self._factor = multiple_of(notes)
+        self._is_bounded = self._low is not None or self._high is not None or self._factor is not None
         meaning = self._meaning = _meaning_of_field(cls, name)
         is_data_field = specifier is not None and specifier.status is Status.DATA and specifier.recipe is None
         is_marked = isinstance(meaning, meanings.MarkedType) and Status.DATA in meaning.marks
@@ -140,7 +142,8 @@ class ArgumentCheck:
     def condition(self, constants: dict[str, Any]) -> str | None:
         """The source of a condition on `value` under which this check is called; None if it never is."""
         name, quick, low, high = self._name, self._quick, self._low, self._high
-        if self._check is not None or (self._is_bounded and (quick is None or not self._is_number)):
+        is_plain = quick is not None and self._is_number and not isinstance(self._factor, str)
+        if self._check is not None or (self._is_bounded and not is_plain):
             return "True"
         if quick is None:
             return None
@@ -154,8 +157,10 @@ class ArgumentCheck:
         if self._is_bounded:
             low_text = "" if low is None else f"{_number(f'low_{name}', low, constants)} <= "
             high_text = "" if high is None else f" <= {_number(f'high_{name}', high, constants)}"
-            bounds = f"{low_text}value{high_text}"
-            return f"{condition} or {'value is not None and ' if self._is_optional else ''}not {bounds}"
+            bounds = [f"{low_text}value{high_text}"] if low_text or high_text else []
+            bounds += [f"value % {self._factor} == 0"] if self._factor is not None else []
+            fits = " and ".join(bounds)
+            return f"{condition} or {'value is not None and ' if self._is_optional else ''}not ({fits})"
         if self._default is MISSING or self._default.__class__ in quick.classes:
             return condition
         constants[f"default_{name}"] = self._default
@@ -164,7 +169,7 @@ class ArgumentCheck:
     def __call__(self, instance: Any, value: object) -> None:
         """Raises if a value does not pass; None and defaults that are expressions always do."""
         is_needed = self._is_bounded and self._is_number and not self._is_optional
-        if isinstance(value, Expression) or (value is None and not is_needed):
+        if isinstance(value, Expression) or (value is None and not is_needed) or _jax.is_symbolic(value):
             return
         where = f"{type_name(type(instance))}.{self._name}"
         if self._quick is not None and (self._is_bounded or _is_decorated(instance)) and not self._is_default(value):
@@ -178,9 +183,22 @@ class ArgumentCheck:
         if self._is_bounded and self._is_comparable(value):
             if not ((low is None or low <= value) and (high is None or value <= high)):
                 raise LayerError(where, "this value is out of bounds", expected=self._bounds, got=describe(value))
+            self._check_multiple(instance, where, value)
         problem = None if self._check is None else objection(self._check, value)
         if problem is not None:
             raise LayerError(where, problem, got=describe(value))
+
+    def _check_multiple(self, instance: Any, where: str, value: Any) -> None:
+        is_field = isinstance(self._factor, str)
+        factor: Any = vars(instance).get(self._factor) if isinstance(self._factor, str) else self._factor
+        if type(factor) is int and factor > 0 and value % factor:
+            of = f"{self._factor}={factor}" if is_field else factor
+            raise LayerError(
+                where,
+                f"this value is not a multiple of {self._factor}",
+                expected=f"a multiple of {of}, such as {max(factor, round(value / factor) * factor)}",
+                got=describe(value),
+            )
 
     def _is_default(self, value: object) -> bool:
         if self._is_bounded or value is self._default:
@@ -200,6 +218,8 @@ class ArgumentCheck:
     def _bounds(self) -> str:
         kind = "an integer" if self._is_integer else "a number"
         low, high = self._low, self._high
+        if low is None and high is None:
+            return f"a multiple of {self._factor}"
         if low is None:
             return f"{kind} of at most {high:g}"
         return f"{kind} of at least {low:g}" if high is None else f"{kind} from {low:g} to {high:g}"

@@ -1,13 +1,15 @@
 """Whether a value is of the type that an annotation says, as far as that can be told safely.
 
-Nothing is said about protocols, dtypes, arrays and unknown names, about values that stand for others (tracers, shapes,
-specs, expressions, shardings), and about classes that answer `isinstance` themselves, such as those of jaxtyping.
+Nothing is said about dtypes, arrays and unknown names, about values that stand for others (tracers, shapes, specs,
+expressions, shardings), and about classes that answer `isinstance` themselves, such as those of jaxtyping. Of
+protocols, only those under `runtime_checkable` are asked, of numbers, texts and containers.
 """
 
 from __future__ import annotations
 
 import numbers
 import types
+import typing
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
@@ -91,9 +93,13 @@ _LOOK: Final = Quick(frozenset(), needs_look=True)
 
 def _quick_test_of_member(member: Meaning) -> Quick | None:
     match member:
-        case meanings.CallableType() | meanings.TypeType():
+        case meanings.CallableType():
             return Quick(frozenset(), is_open=True)
+        case meanings.TypeType():
+            return _LOOK if _bases_of(member) else Quick(frozenset(), is_open=True)
         case meanings.ClassType():
+            if _is_runtime_protocol(member.cls):
+                return Quick(frozenset(), is_open=True)
             if not _is_asked(member.cls):
                 return None
             is_container = issubclass(member.cls, (Sequence, Mapping)) and bool(member.args)
@@ -132,6 +138,20 @@ def _is_asked(cls: Any) -> bool:
 def _is_called(cls: Any) -> bool:
     """Whether a class is a protocol of functions."""
     return getattr(cls, "_is_protocol", False) and "__call__" in vars(cls)
+
+
+def _is_runtime_protocol(cls: Any) -> bool:
+    """Whether a class is a protocol of objects that may be asked; of functions, names may stand for them."""
+    is_protocol = getattr(cls, "_is_protocol", False) and getattr(cls, "_is_runtime_protocol", False)
+    return is_protocol and "__call__" not in vars(cls)
+
+
+def _bases_of(member: Meaning) -> tuple[type, ...]:
+    """The classes of ``type[X]`` and ``type[X | Y]``; none if they cannot be asked, or are of numbers."""
+    of = typing.get_args(member.annotation)
+    classes = typing.get_args(of[0]) if of and isinstance(of[0], types.UnionType) else of
+    is_known = all(isinstance(cls, type) and _is_asked(cls) and cls not in _NUMBERS for cls in classes)
+    return classes if is_known and not any(map(typing.get_origin, classes)) else ()
 
 
 _MAX_DEPTH: Final = 6
@@ -218,6 +238,9 @@ def _misfit_of_member(value: Any, member: Meaning, path: str) -> Misfit | None:
         case meanings.LiteralType():
             is_one = value.__class__.__hash__ is not None and not isinstance(value, _ARRAYS) and value in member.values
             return None if is_one else wrong
+        case meanings.TypeType() if isinstance(value, type):
+            bases = _bases_of(member)
+            return None if not bases or issubclass(value, bases) else wrong
         case meanings.CallableType() | meanings.TypeType():
             is_plain = value.__class__ in PLAIN_DATA or isinstance(value, _ARRAYS)
             return wrong if is_plain and not callable(value) else None
@@ -243,7 +266,8 @@ def _misfit_of_member(value: Any, member: Meaning, path: str) -> Misfit | None:
 def _misfit_of_class(value: Any, member: meanings.ClassType, path: str) -> Misfit | None:
     cls, wrong = member.cls, Misfit(path, member, value)
     if not _is_asked(cls):
-        return wrong if _is_called(cls) and value.__class__ in PLAIN_DATA else None
+        is_refused = _is_called(cls) or (_is_runtime_protocol(cls) and not isinstance(value, cls))
+        return wrong if value.__class__ in PLAIN_DATA and is_refused else None
     if cls in _NUMBERS:
         return None if _is_number(value, cls) else wrong
     if issubclass(cls, Mapping) and isinstance(value, Mapping):
@@ -282,7 +306,8 @@ def _misfit_of_items(value: Any, member: meanings.CollectionType, path: str) -> 
     item = member.item
     quick = None if item is None else quick_test(item)
     if item is None or quick is None or not isinstance(value, (Sequence, Set)) or isinstance(value, (*_TEXTS, range)):
-        return None  # an iterator would be used up
+        is_wrong = isinstance(value, str) and quick is not None and not (quick.needs_look or str in quick.classes)
+        return Misfit(path, member, value) if is_wrong else None  # an iterator would be used up
     if quick.classes.issuperset(map(type, value)):
         return None
     return _first(misfit_of(v, item, f"{path}[{i}]") for i, v in enumerate(value))

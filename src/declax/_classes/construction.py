@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,7 @@ from declax._classes.argument_checks import ArgumentChecks
 from declax._classes.declaring import Declared
 from declax._classes.part_source import PartsFunction, part_draws_keys
 from declax._classes.parts import Part
-from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta, read
+from declax._classes.pytree import MAKES_MEMBERS, PytreeMeta, check_added, read
 from declax._classes.records import NEW, Record, record_of
 from declax._classes.sizes import check_sizes, deciding_fields
 from declax._fields.annotations import AnnotationScope
@@ -192,20 +192,22 @@ class Maker:
             elif not isinstance(part.recipe, VariableRecipe):
                 self.internal.append(part)
         self._usual_record = Record(Call(cls), {part.name: NEW for part in (*self.defaults, *self.internal)})
-        self._has_policy = POLICY in fields and _is_policy(cls, fields[POLICY])
-        if self._has_policy and (is_init_var(fields[POLICY]) or any(part.name == POLICY for part in parts)):
+        field = fields.get(POLICY)
+        self._has_policy = field is not None and class_within(field.type, AnnotationScope(cls), Policy) is not None
+        if self._has_policy and (is_init_var(field) or any(part.name == POLICY for part in parts)):
             raise FieldError(
                 f"{type_name(cls)}.{POLICY}",
                 "the parts are made under this policy, so it must be an attribute before they are",
-                got="an InitVar" if is_init_var(fields[POLICY]) else "an expression",
+                got="an InitVar" if is_init_var(field) else "an expression",
                 fix=f"{POLICY}: dx.Policy = dx.field(default=dx.Policy())",
             )
         self._says_dtypes = self._has_policy or "param_dtype" in fields
         self._make = PartsFunction(cls, own, expressions, parts, self.init_vars, self._arguments) if parts else None
         self._overridden: dict[Any, tuple[Any, PartsFunction]] = {}
         self.draws = any(map(part_draws_keys, parts))
-        for part in parts:
-            check_sizes(cls, part)
+        if self._make is not None and self._make.has_quotients:
+            for part in parts:
+                check_sizes(cls, part)
         self.names = frozenset(fields) if expressions else frozenset[str]()
         self.guarded: Collection[str] = self.names
 
@@ -226,7 +228,8 @@ class Maker:
     @functools.cached_property
     def deciding(self) -> dict[str, str]:
         """The fields that decide what parts are made of, each with such a part; read at the first instance."""
-        found = self.guarded = deciding_fields(self._cls, self._parts_with({}))
+        post_inits = _post_inits(self._cls) if self.names else ()
+        found = self.guarded = deciding_fields(self._cls, self._parts_with({}), post_inits)
         return found
 
     def _parts_with(self, given: Mapping[str, Expression]) -> list[Part]:
@@ -313,10 +316,6 @@ def _kept_init_vars(cls: Any, init_vars: Sequence[str]) -> list[tuple[int, str, 
     return found
 
 
-def _is_policy(cls: type, field: dataclasses.Field[Any]) -> bool:
-    return class_within(field.type, AnnotationScope(cls), Policy) is not None
-
-
 def _is_standard_replace() -> bool:
     """Whether the function of the standard makes the call of the constructor that runs."""
     frame: Any = sys._getframe(1)
@@ -341,6 +340,8 @@ def wrap_post_init(info: ClassInfo) -> None:
         if made.post_init is not __post_init__:  # a subclass calls it by super()
             _run_post_init(cls, original, self, init_vars, named)
             return
+        if len(made.cls.__dict__) != made.entries:
+            check_added(made)
         made.maker(self, init_vars)
         taken: Any = made.taken if made.taken is not MISSING else _read_post_init(made)
         if taken is not None:
@@ -379,21 +380,20 @@ def _read_post_init(info: ClassInfo) -> Taken | EllipsisType | None:
     """The InitVars that ``__post_init__`` takes: all, or in a Layer its parameters; None if nobody wrote one."""
     cls: Any = info.cls
     taken: Taken | EllipsisType | None = None
-    defined = _defined_post_init(cls)
+    defined = next(_post_inits(cls), None)
     if defined is not None:
         taken = _names_taken(cls, defined) if cls._pytree__implies_rngs else ALL
     info.taken = taken
     return taken
 
 
-def _defined_post_init(cls: type) -> Callable[..., None] | None:
-    """The nearest ``__post_init__`` that somebody wrote."""
+def _post_inits(cls: type) -> Iterator[Callable[..., None]]:
+    """Each ``__post_init__`` that somebody wrote for a class or its bases, the nearest first."""
     for base in cls.__mro__:
         found: Any = base.__dict__.get("__post_init__")
         found = getattr(found, "__wrapped__", None) if hasattr(found, MAKES_MEMBERS) else found
         if found is not None:
-            return found  # type: ignore[no-any-return]  # an attribute of a class
-    return None
+            yield found
 
 
 def _names_taken(cls: Any, post_init: Callable[..., None]) -> Taken:

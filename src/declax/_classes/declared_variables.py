@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 
+from declax import _jax
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import layer_line
 from declax._fields.class_info import info_of
@@ -24,6 +26,9 @@ from declax._variables.placement import sharding_at_creation
 from declax._variables.policy import PARAM_DTYPE
 from declax._variables.variable import Variable
 from declax.errors import DeclaxError, FieldError, InitializerError, MissingRngsError, describe, type_name
+
+WITHOUT_VALUES: Final[ContextVar[bool]] = ContextVar("declax_without_values", default=False)
+"""Whether Variables of symbolic shapes are made without their initializers: JAX takes long to decide for these."""
 
 
 class VariableMaker:
@@ -60,19 +65,34 @@ class VariableMaker:
         key = None if stream is None else self._draw(rngs, stream)
         is_plain = metadata is EMPTY or metadata is None
         try:
-            if is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata"):
+            if WITHOUT_VALUES.get() and any(map(_jax.is_symbolic, shape)):
+                metadata, value = {} if is_plain else metadata, jnp.zeros(shape, dtype)
+            elif (
+                is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata")
+            ):
                 metadata, value = {}, initializer(key, shape, dtype)
             else:
                 metadata = self._metadata(metadata, sharding, computed)
                 value = initializer(key, shape, dtype, **self._placement(initializer, shape, metadata))
-        except (TypeError, InitializerError):
-            _check_called(self._where, initializer)
-            raise
+        except Exception as error:
+            if any(map(_jax.is_symbolic, shape)):  # a check for all sizes needs no values, which initializers compute
+                metadata, value = {} if is_plain else metadata, jnp.zeros(shape, dtype)
+            else:
+                if isinstance(error, TypeError):
+                    self._explain(initializer, error)
+                raise
         if getattr(value, "shape", None) != shape:
             _check_called(self._where, initializer, value)
             self._check_made(value, shape, dtype)
         made: Variable[Any] = kind(value, **metadata)
         return made
+
+    def _explain(self, initializer: Any, error: TypeError) -> None:
+        """Raises an error in our words for an initializer that was not called, or takes other arguments."""
+        _check_called(self._where, initializer)
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is None:  # the call itself failed
+            raise _takes_others(self._where, initializer, error) from None
 
     def _placement(self, initializer: Any, shape: tuple[int, ...], metadata: Mapping[str, Any]) -> dict[str, Any]:
         """The option with which an initializer of declax makes no more than the shards of a value on each device."""
@@ -88,6 +108,8 @@ class VariableMaker:
         sizes = (given,) if is_one else tuple(given)
         for index, size in enumerate(sizes):
             if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
+                if _jax.is_symbolic(size):
+                    return sizes  # of a check for all sizes
                 declared: Any = self._recipe.shape
                 declared = declared[index] if isinstance(declared, tuple) else declared
                 is_float = isinstance(size, float) and isinstance(declared, Expression)
@@ -159,6 +181,24 @@ def _check_called(where: str, initializer: Any, made: Any = MISSING) -> None:
     raise InitializerError(
         where, f"{name} makes an initializer, and is given in place of one", fix=f"{name}()        # call it"
     ) from None
+
+
+def _takes_others(where: str, initializer: Any, error: TypeError) -> InitializerError:
+    """The error for a function of other arguments, such as `jnp.zeros`, or for a value, in place of an initializer."""
+    name = getattr(initializer, "__name__", "function")
+    if isinstance(initializer, (int, float)):
+        fix = f"dx.initializers.constant({initializer!r})"
+    elif name in ("zeros", "ones"):
+        fix = f"dx.initializers.{name}"
+    else:
+        fix = f"lambda key, shape, dtype: {name}(shape, dtype)"
+    return InitializerError(
+        where,
+        "the initializer is called with a key, a shape and a dtype, and takes no such arguments",
+        got=describe(initializer),
+        why=str(error),
+        fix=fix,
+    )
 
 
 _FACTORIES: Final = {

@@ -5,17 +5,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Collection, Mapping
+from types import FunctionType
 from typing import Any, Final, NamedTuple, get_origin
 
-from declax._classes.parts import MAY_BE_SHARED, fix_of_shared, is_shared, makes_data, recipe_of
+from declax._classes.parts import MAY_BE_SHARED, fix_of_shared, is_shared, makes_data, may_make_data, recipe_of
+from declax._classes.pytree import is_trained, shared_by_instances
 from declax._fields.annotations import AnnotationScope, annotation_text, own_annotations
-from declax._fields.call import CONTAINERS, call_of, has_expression, is_arithmetic, target_of, walk
+from declax._fields.call import (
+    CONTAINERS,
+    call_of,
+    has_expression,
+    is_arithmetic,
+    operands_of,
+    target_of,
+    walk,
+)
 from declax._fields.class_body import RNGS_LINES, BodyNames, PlainDefault, base_with, reads_constant
 from declax._fields.class_info import ClassInfo, make_shared_calls, take_marks
 from declax._fields.deciding import decide, refuses_data
-from declax._fields.expressions import Declaration, Expression, referred
+from declax._fields.expressions import Declaration, Expression, Literal, Reference, items_of, referred
 from declax._fields.keys import RNGS
-from declax._fields.refusals import refuse_partial
+from declax._fields.refusals import refuse_holder
 from declax._fields.sources import text_of
 from declax._fields.specifiers import (
     CLASS_VAR,
@@ -27,6 +37,8 @@ from declax._fields.specifiers import (
     specifier_of,
     standard_field,
 )
+from declax._tree.iterators import ITERATORS, check_iterators
+from declax._tree.statuses import items_within
 from declax._typing import INFO_KEY
 from declax.errors import FieldError, describe, type_name
 
@@ -58,6 +70,8 @@ def declare(info: ClassInfo) -> Declared:
         _check_body(info, body)
     _check_bases(cls)
     known = inherited_expressions(cls)
+    if known or body.bound:
+        _check_mixins(cls, {*known, *body.bound, *info.annotations})
     taken = take_fields(info, known)
     override(known, body.bound)
     added: dict[str, Any] = {}
@@ -99,10 +113,24 @@ def _not_annotated(cls: type, name: str, recipe: Recipe | None) -> FieldError:
 
 def _check_shared(info: ClassInfo, body: BodyNames) -> None:
     for name, value in vars(info.cls).items():
-        if not isinstance(value, MAY_BE_SHARED) or name.startswith(("__", "_pytree__")):
+        may_iterate = value.__class__ in ITERATORS or value.__class__ in CONTAINERS
+        if may_iterate and not name.startswith(("__", "_pytree__")):
+            fix = f"{name} = {{}}\n{name} = dx.repeat(3, dx.Linear(dim, dim))        # of sizes that are fields"
+            check_iterators(items_within(value), f"{type_name(info.cls)}.{name}", fix)
+        if value.__class__ in _METHODS:
+            function = getattr(value, "__wrapped__", value)
+            function = getattr(function, "fget", function)
+            if isinstance(function, FunctionType) and (
+                function.__closure__ or function.__defaults__ or function.__kwdefaults__
+            ):
+                refuse_holder(function, f"{type_name(info.cls)}.{name}")
+            continue
+        if isinstance(value, _NOT_SHARED) or name.startswith(("__", "_pytree__", "_abc_")):
             continue
         where = f"{type_name(info.cls)}.{name}"
-        refuse_partial(value, where)
+        refuse_holder(value, where)
+        if not isinstance(value, MAY_BE_SHARED):
+            continue
         if name not in body.bound and value.__class__ in CONTAINERS and has_expression(value):
             raise FieldError(
                 where,
@@ -122,6 +150,11 @@ def _check_shared(info: ClassInfo, body: BodyNames) -> None:
             )
 
 
+_METHODS: Final = frozenset({FunctionType, staticmethod, classmethod, property})
+_NOT_SHARED: Final = (Expression, dataclasses.Field, int, float, str)
+"""The classes of most attributes of classes, which need no look."""
+
+
 def _check_options(cls: type, name: str, field: dataclasses.Field[Any], specifier: Specifier | None) -> None:
     """Refuses expressions in the options of a specifier, which nothing evaluates."""
     options: dict[str, object] = {} if specifier is None else {**specifier.notes}
@@ -129,7 +162,7 @@ def _check_options(cls: type, name: str, field: dataclasses.Field[Any], specifie
     if metadata:
         options["metadata"] = metadata
     for option, value in options.items():
-        refuse_partial(value, f"{type_name(cls)}.{name}")
+        refuse_holder(value, f"{type_name(cls)}.{name}")
         if has_expression(value):
             raise FieldError(
                 f"{type_name(cls)}.{name}",
@@ -140,7 +173,7 @@ def _check_options(cls: type, name: str, field: dataclasses.Field[Any], specifie
             )
     for value in (field.default, field.default_factory):
         if isinstance(value, MAY_BE_SHARED):
-            refuse_partial(value, f"{type_name(cls)}.{name}")
+            refuse_holder(value, f"{type_name(cls)}.{name}")
 
 
 def _check_bases(cls: type) -> None:
@@ -159,6 +192,18 @@ def _check_bases(cls: type) -> None:
             )
 
 
+def _check_mixins(cls: type, declared: set[str]) -> None:
+    """Refuses layers and Variables of bases that are no Pytrees, unless the class declares another of the name."""
+    for base in cls.__mro__[1:]:
+        if INFO_KEY in base.__dict__ or base.__module__ == "builtins":
+            continue
+        constants = {name for name, annotation in own_annotations(base).items() if "ClassVar" in str(annotation)}
+        for name, value in base.__dict__.items():
+            if not name.startswith("__") and name not in constants | declared and is_trained(value):
+                fix = f"@dx.dataclass\nclass {type_name(base)}(dx.Layer): ...        # in place of a plain class"
+                raise shared_by_instances(base, name, value, fix)
+
+
 def _check_body(info: ClassInfo, body: BodyNames) -> None:
     cls, annotations = info.cls, info.annotations
     if body.twice is not None:
@@ -171,6 +216,27 @@ def _check_body(info: ClassInfo, body: BodyNames) -> None:
             if isinstance(value, Declaration)
             else f"{name}_2 = {text_of.whole(value)}",
         )
+    for name, made in body.unpacked.items():
+        if may_make_data(made):
+            call = text_of.whole(made)
+            raise FieldError(
+                f"{type_name(cls)}.{name}",
+                f"the unpacking binds one call to {made._pytree__name!r} and to {name!r}",
+                got=call,
+                why="they would be one object with one set of parameters: [part] * n does not repeat the call",
+                fix=f"{made._pytree__name} = {call}\n{name} = {call}        # each its own object\n"
+                f"{made._pytree__name} = {name} = {call}        # one object on purpose",
+            )
+    opened = []
+    for name, value in body.bound.items():
+        made_by = value._pytree__call
+        if made_by is not None and name in body.reads:
+            for operand in (*made_by.args, *made_by.kwargs.values()):
+                if operand.__class__ in _OPENED and _may_hold_call(operand):
+                    opened.append(name)
+                    break
+    if opened:
+        _check_made_before(cls, body, opened)
     for test, name in body.faults.tested:
         if name in body.bound and test not in body.bound:
             raise FieldError(
@@ -195,6 +261,57 @@ def _check_body(info: ClassInfo, body: BodyNames) -> None:
                 why="in Python, a class body does not see inherited names",
                 fix=_fix_of_rngs(cls) if read == RNGS else f"{type_name(base)}.{read}",
             )
+
+
+_OPENED: Final = frozenset({Expression, Reference, Literal, *CONTAINERS})
+"""What may hold a call of an earlier statement: most operands are fields and numbers."""
+
+
+def _may_hold_call(value: Any) -> bool:
+    """Whether an operand may be or hold a call: all but arithmetic on fields and numbers."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        call = value._pytree__call if value.__class__ is Expression else None
+        if call is None or not is_arithmetic(call.target):
+            return True
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting += [operand for operand in call.args if operand.__class__ in _OPENED]
+    return False
+
+
+def _check_made_before(cls: type, body: BodyNames, opened: list[str]) -> None:
+    """Refuses a call that another statement bound, in one that reads no name of it: a function gave the call twice."""
+    names: dict[int, str] = {}
+    for name, value in body.bound.items():
+        for item in (*(item for item, _ in items_of(value)), value):
+            names.setdefault(id(item), name)
+    for name in opened:
+        read = {*body.reads[name]}
+        for other in body.reads[name]:
+            if isinstance(other, str) and other not in body.bound:
+                read.update(body.reads.get(other, ()))
+        waiting: list[Any] = [body.bound[name]]
+        while waiting:
+            value = waiting.pop()
+            first = names.get(id(value), name)
+            if first in read:
+                continue
+            if first != name and isinstance(value, Expression) and may_make_data(value):
+                raise _made_twice(cls, name, first, text_of.whole(value))
+            waiting += operands_of(value)
+
+
+def _made_twice(cls: type, name: str, first: str, call: str) -> FieldError:
+    return FieldError(
+        f"{type_name(cls)}.{name}",
+        f"the call {call} is {first!r} too, which this statement does not read",
+        why="they would be one object with one set of parameters: a function gave one call twice, as one\n"
+        "under functools.cache does",
+        fix=f"{name} = {call}        # its own object\n{name} = {first}        # one object on purpose",
+    )
 
 
 def _fix_of_rngs(cls: Any) -> str:

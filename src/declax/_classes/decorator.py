@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, get_origin, overload
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, ParamSpec, TypeVar, get_origin, overload
 
 import jax
-from typing_extensions import dataclass_transform, deprecated
+from typing_extensions import dataclass_transform
 
-from declax._classes.argument_checks import is_checked, kept
+from declax._classes.argument_checks import is_checked
 from declax._classes.construction import (
-    LOST_RECORD,
-    call_now,
     install,
-    is_recorded,
-    refuse_loss,
     wrap_post_init,
 )
 from declax._classes.declared_variables import check_variable
 from declax._classes.declaring import Declared, declare
 from declax._classes.parts import fix_of_shared, is_shared
 from declax._classes.pytree import MAKES_MEMBERS, Pytree, has_data, is_data, register
-from declax._classes.records import record_of, refuse_own_init
 from declax._fields import specifiers
 from declax._fields.annotations import AnnotationScope, annotation_text
 from declax._fields.class_body import RNGS_LINES
@@ -45,10 +42,9 @@ from declax._fields.specifiers import (
     static,
     variable,
 )
-from declax._tree.rendering import same_value
-from declax._typing import MISSING, MYPY
-from declax._variables.policy import NO_POLICY
-from declax.errors import FieldError, MissingRngsError, describe, suggest, type_name
+from declax._text.dimensions import parse_condition
+from declax._tree.statuses import same_value
+from declax.errors import FieldError, describe, type_name
 
 P = TypeVar("P", bound=Pytree)
 Q = ParamSpec("Q")
@@ -67,6 +63,7 @@ def dataclass(
     frozen: bool = False,
     match_args: bool = True,
     kw_only: bool = False,
+    where: Sequence[str] = (),
 ) -> Callable[[type[P]], type[P]]: ...
 @dataclass_transform(eq_default=False, field_specifiers=(specifiers.field, data, static, variable, dataclasses.field))
 def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
@@ -82,6 +79,8 @@ def dataclass(cls: type[P] | None = None, /, **options: Any) -> Any:
       repr: whether instances print with their fields.
       eq: whether instances compare by value; by identity otherwise. A frozen
         class is a value type and compares by value unless eq=False is given.
+      where: conditions on the sizes of arrays that methods are called with, such as ``"n <= {self.length}"``, in the
+        names of their annotations; `check_shapes` reads them, and nothing does at run time.
 
     Raises:
       FieldError: for declarations that cannot be carried out.
@@ -107,6 +106,8 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if options.pop("repr", True) is False and "__repr__" not in cls.__dict__:
         cls.__repr__ = object.__repr__  # type: ignore[method-assign]  # the plain one was asked for
     info = cls._pytree__info
+    if "where" in options:
+        info.where = _conditions(cls, options.pop("where"))
     _resolve_markers(info)
     declared = declare(info)
     specifiers = _read_specifiers(info)
@@ -117,9 +118,11 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if _needs_maker(info, specifiers) and not hasattr(getattr(cls, "__post_init__", None), MAKES_MEMBERS):
         wrap_post_init(info)
     if "__replace__" not in cls.__dict__:
-        cls.__replace__ = replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
+        cls.__replace__ = _replace  # type: ignore[attr-defined]  # for `copy.replace`: that of the standard keeps old parts
     is_documented = cls.__doc__ is not None
     _decorate(info, options)
+    if options.get("frozen"):
+        _explain_frozen(cls)
     _check_fields(info, specifiers)
     install(info, declared)
     if not is_documented:
@@ -128,6 +131,37 @@ def _transform(cls: type[P], options: dict[str, Any]) -> type[P]:
     if not has_own_hash and cls.__dict__.get("__hash__") and not _is_static(info):
         cls.__hash__ = _hash  # type: ignore[method-assign]  # that of the standard hashes data, which `_equals` compares by value
     return cls
+
+
+def _conditions(cls: type, given: Any) -> tuple[str, ...]:
+    """The conditions of a class, whose grammar is checked."""
+    texts = (given,) if isinstance(given, str) else tuple(given)
+    for text in texts:
+        parse_condition(text, f"{type_name(cls)}, where")
+    return texts
+
+
+def _explain_frozen(cls: Any) -> None:
+    """Lets the error of the standard for a change of a frozen object name its class, and the line to write."""
+    for method in ("__setattr__", "__delattr__"):
+        refuse: Callable[..., None] = cls.__dict__[method]
+
+        def __setattr__(self: Any, name: str, *value: object, _refuse: Callable[..., None] = refuse) -> None:
+            try:
+                _refuse(self, name, *value)
+            except dataclasses.FrozenInstanceError as error:
+                owner = type_name(type(self))
+                if not str(error).startswith(f"{owner}."):  # of a base, whose method ran first
+                    lines = [f"@dx.dataclass        # above {owner}, without frozen=True"]
+                    if value and name in type(self).__dataclass_fields__:
+                        lines.insert(0, f"obj = dx.replace(obj, {name}=...)        # another object")
+                    why = "the class is frozen, so that its objects never change"
+                    error.args = (
+                        "\n            ".join([f"{owner}.{name}: {error}: {why}.\n  fix:      {lines[0]}", *lines[1:]]),
+                    )
+                raise
+
+        setattr(cls, method, functools.update_wrapper(__setattr__, refuse))
 
 
 def _is_static(info: ClassInfo) -> bool:
@@ -392,73 +426,6 @@ def _values_equal(a: Any, b: Any) -> bool:
     return a is b or (same_value(a, b) if has_data(a) or has_data(b) else bool(a == b))
 
 
-class _Constructed(Protocol[Q]):
-    def __init__(self, *args: Q.args, **kwargs: Q.kwargs) -> None: ...
-
-
-if TYPE_CHECKING and not MYPY:  # the second lets editors offer the fields by name; the plugin checks them for mypy
-
-    @overload
-    def replace(obj: P, /, **changes: object) -> P: ...  # a literal for Any would fit the second one as well
-    @overload
-    @deprecated("replace takes fields by name")
-    def replace(obj: _Constructed[Q], /, *_: Q.args, **changes: Q.kwargs) -> None: ...
-
-
-def replace(obj: P, /, **changes: Any) -> P:  # pyright: ignore[reportInconsistentOverload]  # by position: no
-    """A new object with some fields changed, made by the constructor.
-
-    Fields that the constructor takes are passed on; declared Variables and parts are made anew, and ``rngs`` must be
-    given. A part that the caller supplied, or that was assigned since, is kept. Other InitVars, such as initializers,
-    are those of the record that a constructed object keeps.
-
-    Args:
-      obj: an instance of a dataclass.
-      **changes: new values by field name.
-
-    Raises:
-      FieldError: for names that are not fields, fields that are made by the object itself, an ``InitVar`` that is
-        missing, and a part without an annotation that was assigned since.
-
-    >>> import declax as dx
-    >>> @dx.dataclass
-    ... class Scale(dx.Layer):
-    ...     dim: int
-    >>> dx.replace(Scale(2), dim=3).dim
-    3
-    """
-    cls = type(obj)
-    if not dataclasses.is_dataclass(obj) or not hasattr(cls, "__dataclass_fields__"):  # a class passes the first
-        raise FieldError(type_name(cls), "replace takes an instance of a dataclass", got=describe(obj))
-    fix = "{}(...)        # construct it, or update: dx.update(new, dx.state(obj))"
-    refuse_own_init(cls, "replace", FieldError, type_name(cls), fix)
-    fields: dict[str, dataclasses.Field[Any]] = obj.__dataclass_fields__
-    for name in changes:
-        if name not in fields:
-            hint = suggest(name, [known for known, field in fields.items() if field.init])
-            raise FieldError(f"{type_name(cls)}.{name}", "replace got no field's name" + (f"; {hint}" if hint else ""))
-        if not fields[name].init:
-            raise FieldError(f"{type_name(cls)}.{name}", "the object makes this field itself; replace cannot set it")
-    refuse_loss(obj, "replace", FieldError, type_name(cls))
-    given = {**call_now(obj).kwargs, **changes}
-    for name, value in given.items():
-        if value is MISSING and name not in changes:
-            raise _must_be_given(cls, name, LOST_RECORD if is_recorded(cls, name) else None)
-    record = record_of(obj)
-    outer = kept.set((cls, frozenset(given.keys() - changes.keys())))
-    try:
-        with NO_POLICY if record is None else record.policy:
-            return cls(**given)
-    except MissingRngsError as error:
-        raise _must_be_given(cls, RNGS, f"{error.where} draws random keys") from None
-    finally:
-        kept.reset(outer)
-
-
-def _must_be_given(cls: type, name: str, why: str | None) -> FieldError:
-    return FieldError(
-        f"{type_name(cls)}.{name}",
-        "replace constructs anew, and the constructor needs this argument",
-        why=why,
-        fix=f"dx.replace(obj, {name}={'dx.Rngs(0)' if name == RNGS else '...'})",
-    )
+def _replace(self: Any, /, **changes: Any) -> Any:
+    """As `declax.replace`, which builds on files above this one."""
+    return sys.modules["declax"].replace(self, **changes)

@@ -15,15 +15,16 @@ from declax._classes.fixed_values import check_fixed
 from declax._classes.parts import FIX_OF_SHARED, MAY_BE_SHARED, SELF, Part, is_shared, makes_data, may_make_data
 from declax._classes.sizes import fix_of_size
 from declax._fields.annotations import annotation_text, own_annotations
-from declax._fields.call import Call, call_of, target_of
+from declax._fields.call import Call, call_of, chosen, operands_of, target_of
 from declax._fields.class_body import RNGS_LINES, layer_line
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Contents, Declaration, Expression, Literal, contents_of, items_of
 from declax._fields.keys import NO_RNGS, OWN_RNGS, RNGS, explain_unseen_rngs, omits_rngs, requires_rngs
-from declax._fields.refusals import refuse_partial
+from declax._fields.refusals import NO_HOLDERS, refuse_holder
 from declax._fields.sources import NoteWriter, SourceWriter, class_text, declared_text, text_of
-from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe
+from declax._fields.specifiers import PartRecipe, SubmoduleRecipe, VariableRecipe, specifier_of
 from declax._tree.codegen import compile_functions
+from declax._tree.iterators import ITERATORS, check_iterators
 from declax.errors import DeclaxError, FieldError, LayerError, MissingRngsError, describe, set_fix, type_name
 
 
@@ -32,6 +33,9 @@ class PartsFunction:
 
     The class body is checked at once. The function is written at the first construction: few imported classes are used.
     `known` are the expressions of the class by name, the nearest first; some of the `arguments` are parts.
+
+    Attributes:
+      has_quotients: whether a part is computed by a division.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class PartsFunction:
         self._names: dict[int, str] = {}
         self._lines: list[Part | None] = [None]
         self._shared = set[int]()  # calls without a name that stand more than once in a part, by identity
+        self.has_quotients = False
         self._check()
 
     def explain(self, error: Exception, instance: Any, init_vars: Sequence[object]) -> None:
@@ -106,6 +111,7 @@ class PartsFunction:
         seen: dict[int, Part] = {}
         for part in self._in_order(text_of):
             contents = contents_of(self._made[part.name], self._names)
+            self.has_quotients |= bool(contents.quotients)
             self._check_constants(part, contents)
             self._check_reads(part, contents, later)
             self._check_calls(part, contents, seen)
@@ -162,12 +168,13 @@ class PartsFunction:
         """Refuses real objects in a part, such as a layer that is made without a field among its arguments."""
         is_declared = isinstance(part.recipe, PartRecipe) and part.expression._pytree__name is not None  # no override
         for value in contents.constants:
-            if not isinstance(value, MAY_BE_SHARED):
-                continue
-            refuse_partial(value, f"{type_name(self._cls)}.{part.name}")
-            if is_declared and is_shared(value):
+            if value.__class__ in ITERATORS:
+                check_iterators([value], self._where(part), f"{part.name} = (..., {{}})")
+            if is_declared and not isinstance(value, NO_HOLDERS) and getattr(value, "__closure__", ()) is not None:
+                refuse_holder(value, self._where(part))
+            if is_declared and isinstance(value, MAY_BE_SHARED) and is_shared(value):
                 raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
+                    self._where(part),
                     "all instances would share an object in this part",
                     got=describe(value),
                     why="only a call with a field among its arguments is made anew by each instance",
@@ -181,19 +188,20 @@ class PartsFunction:
         """
         if isinstance(part.recipe, SubmoduleRecipe) and part.recipe.takes_rngs and self._rngs == "None":
             raise FieldError(
-                f"{type_name(self._cls)}.{part.name}",
+                self._where(part),
                 "this method takes rngs, and the class has none",
                 fix=f"{layer_line(self._cls)}\ndef {part.name}(self): ...        # or a method that draws no keys",
             )
         found: dict[int, tuple[int, ...]] = {}
         found_once = set[int]()
-        for made in map(call_of, (self._made[part.name], *(call for call, _ in contents.calls))):
-            if made is not None and not self._implies_rngs and _needs_rngs(made):
-                raise self._without_rngs(part, made)
+        if not self._implies_rngs:
+            for made in map(call_of, (self._made[part.name], *(call for call, _ in contents.calls))):
+                if made is not None and _needs_rngs(made):
+                    raise self._without_rngs(part, made)
         for call, around in contents.calls:
             if found.setdefault(id(call), around) != around or seen.setdefault(id(call), part) is not part:
                 raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
+                    self._where(part),
                     f"the call {text_of(call)} has no name, and is one object at places that are not made together",
                     why="the list or branch and the part may be made independently",
                     fix=f"shared = {text_of(call)}        # then use `shared`",
@@ -229,8 +237,8 @@ class PartsFunction:
         made = self._made[part.name]
         if isinstance(part.recipe, SubmoduleRecipe):
             later = itertools.dropwhile(lambda other: other is not part, self._parts)
-            if any(other.is_argument for other in later):
-                made = Expression(Call(_require_made, (f"{type_name(self._cls)}.{part.name}", made)))
+            if self._cls.__dataclass_params__.frozen or any(other.is_argument for other in later):
+                made = Expression(Call(_require_made, (self._where(part), made)))
         known = self._names.get(id(made), f"self.{part.name}")
         return writer.whole(made) if known == f"self.{part.name}" else known
 
@@ -246,7 +254,7 @@ class PartsFunction:
             if name in later and name != part.name:
                 is_overriding = len(self._known[part.name]) > 1
                 raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
+                    self._where(part),
                     f"this part reads {name!r}, which is made later",
                     why="parts are made in the order of the class body, and an overriding part keeps its position",
                     fix=f"{self._statement_for(part, f'{part.name}_2')}        # made after the parts of the bases"
@@ -254,16 +262,37 @@ class PartsFunction:
                     else f"declare {name} before {part.name}",
                 )
             if id(leaf) not in self._names:
+                if isinstance(leaf, Declaration) and leaf._pytree__name is None:
+                    raise self._nested_specifier(part, leaf)
                 name = leaf._pytree__name or ""
                 line = name if name in self._own else f"{name}: ... = dx.field()"
                 raise FieldError(
-                    f"{type_name(self._cls)}.{part.name}",
+                    self._where(part),
                     f"this part reads {text_of(leaf)!r}, a field of a class that is not a base",
                     why="or of a base that was defined again since, or one that this declaration overrides",
                     fix=f"{line}        # a field of {type_name(self._cls)}",
                 )
 
     # ------------------------------------------------------------- errors
+
+    def _where(self, part: Part) -> str:
+        return f"{type_name(self._cls)}.{part.name}"
+
+    def _nested_specifier(self, part: Part, leaf: Declaration) -> FieldError:
+        specifier = specifier_of(leaf._pytree__field)
+        is_variable = specifier is not None and isinstance(specifier.recipe, VariableRecipe)
+        line = "dx.Param[jax.Array] = dx.variable(..., when=...)" if is_variable else "... = dx.field(...)"
+        fix = f"{part.name}_1: {line}        # above; its name stands for its value"
+        if is_variable and target_of(part.expression) is chosen:
+            flag, item, other = operands_of(part.expression)
+            if item is leaf and other is None:
+                fix = f"{part.name}: dx.Param[jax.Array] | None = dx.variable(..., when={text_of.argument(flag)})"
+        return FieldError(
+            self._where(part),
+            "a specifier in an expression declares nothing",
+            why="it declares the attribute to which a statement of its own binds it",
+            fix=fix,
+        )
 
     def _add_note(self, instance: Any, error: Exception) -> None:
         """Says which part could not be made, with the values of its arguments."""
@@ -278,6 +307,9 @@ class PartsFunction:
                 set_fix(error, fix_of_size(part, error.where) or error.fix)
             if isinstance(error, MissingRngsError) and self._implies_rngs:
                 explain_unseen_rngs(target_of(part.expression), error)
+            if isinstance(error, MissingRngsError) and isinstance(part.recipe, SubmoduleRecipe):
+                taken = "" if part.recipe.takes_rngs else f"def {part.name}(self, rngs: dx.Rngs): ...\n"
+                set_fix(error, taken + str(error.fix).replace("rngs=dx.Rngs(0)", "rngs=rngs"))
             error.add_note(f"while {prefix}{part.name} was made: {self._text_with_values(part, instance)}")
             name = str(error.name) if isinstance(error, AttributeError) and error.obj is instance else ""
         known = self._known.get(name)
@@ -323,7 +355,7 @@ class PartsFunction:
             lines = [] if RNGS in own_annotations(self._cls) else [RNGS_LINES]
             fix = "\n".join([*lines, self._statement_for(part, part.name).replace(old, new)])
         return FieldError(
-            f"{type_name(self._cls)}.{part.name}",
+            self._where(part),
             f"the part {old} needs random keys, and no {RNGS} are passed to it",
             fix=fix,
         )
@@ -336,7 +368,7 @@ class PartsFunction:
         if count > 1 and may_make_data(call):
             text = text_of(call)
             raise FieldError(
-                f"{type_name(self._cls)}.{part.name}",
+                self._where(part),
                 f"the call {text} has no name, and stands at {count} places of this part",
                 why="they would be one object with one set of parameters: [part] * n does not repeat the call",
                 fix=f"dx.repeat({count}, {text})        # objects that are made one by one\n"
@@ -367,6 +399,7 @@ def _local(name: str) -> str:
 def _require_made(where: str, result: Any) -> Any:
     """The result of a method under `submodule`, which may hold no expression: the value of a part below it."""
     later = next((item for item, _ in items_of([result]) if isinstance(item, Expression)), None)
+    check_iterators([result], where, "return {}", is_part=True)
     if later is not None:
         problem = f"this method returns the expression {text_of(later)} in place of a value"
         fix = f"{later._pytree__name}: ... = {declared_text(later)}        # above the method"
@@ -377,12 +410,7 @@ def _require_made(where: str, result: Any) -> Any:
 def _needs_rngs(call: Call) -> bool:
     """Whether a call leaves out `rngs`, and its target requires them or draws keys from them."""
     is_known = not isinstance(call.target, Expression)
-    return is_known and omits_rngs(call) and (requires_rngs(call.target) or draws_keys(call.target))
-
-
-def draws_keys(target: Any) -> bool:
-    """Whether each construction of a class draws keys from its `rngs`."""
-    return bool(maker_of(target).draws)
+    return is_known and omits_rngs(call) and (requires_rngs(call.target) or bool(maker_of(call.target).draws))
 
 
 def part_draws_keys(part: Part) -> bool:
@@ -392,7 +420,7 @@ def part_draws_keys(part: Part) -> bool:
         return recipe.when is None and isinstance(recipe.stream, str)
     if call is None or part.is_argument:
         return False
-    return draws_keys(call.target) and (call.kwargs.get(RNGS) is not None or omits_rngs(call))
+    return bool(maker_of(call.target).draws) and (call.kwargs.get(RNGS) is not None or omits_rngs(call))
 
 
 def _call_with_rngs(instance: Any) -> str:

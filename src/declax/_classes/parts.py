@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from declax._classes.declared_variables import VariableMaker
 from declax._classes.pytree import Pytree
-from declax._fields.call import Call, Term, call_of, chosen, results_of, target_of, walk
+from declax._fields.call import Call, Term, calls_in, chosen, results_of, target_of, walk
 from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
 from declax._fields.keys import OWN_RNGS, RNGS, own_rngs_for, rngs_parameter
@@ -74,7 +74,7 @@ def makes_data(value: Any) -> bool:
 
 def may_make_data(value: Any) -> bool:
     """Whether a value is a Pytree, or may be: a call of a field, or one that draws random keys."""
-    return makes_data(value) or any(map(_may_draw, filter(None, map(call_of, walk(value, results_of)))))
+    return makes_data(value) or any(map(_may_draw, calls_in(value, results_of)))
 
 
 def _may_draw(call: Call) -> bool:

@@ -6,6 +6,7 @@ a cached description of a graph knows it: a change of its structure then advance
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -14,24 +15,27 @@ import sys
 import threading
 import weakref
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, get_origin
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, get_origin
 
 import jax
 import numpy as np
 
 from declax import _jax
 from declax._classes.assignment import check_assignment
+from declax._classes.defaults import add_defaults
+from declax._classes.missing import declared_names, note_missing
+from declax._classes.wrong_arguments import explain_arguments, not_decorated
 from declax._fields import snapshots
 from declax._fields.annotations import add_data_type, names_around, own_annotations
 from declax._fields.call import CONTAINERS as LITERALS
-from declax._fields.call import call_of, has_expression
+from declax._fields.call import has_expression
 from declax._fields.class_body import ClassBody
 from declax._fields.class_info import (
     UNDECLARED,
     ClassInfo,
     collect,
-    fields_of,
     maker_of,
     own_info,
     read_fields,
@@ -48,30 +52,40 @@ from declax._fields.specifiers import (
     make_fields_portable,
     specifier_of,
 )
-from declax._tree import epoch, rendering
+from declax._text import objects
+from declax._tree import epoch
 from declax._tree.attributes import (
     admit,
     check_static,
     check_tags,
     class_attribute,
     is_behaviour,
-    is_data_descriptor,
     not_a_variable,
     wrong_trace,
 )
+from declax._tree.hidden import is_of_library
 from declax._tree.layout import ARRAY_CLASSES, BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, TRACE_KEY, Layout, Name
-from declax._tree.moment import reduced_at
+from declax._tree.moment import moment_of, reduced_at
 from declax._tree.statuses import CONTAINERS, PLAIN, data_within
 from declax._tree.statuses import has_data as has_data
 from declax._tree.statuses import is_data as is_data
 from declax._tree.statuses import register_data_type as register_data_type
 from declax._typing import INFO_KEY, MISSING, RECORD_KEY
+from declax._variables.donation import Pickled, check_alive
 from declax._variables.policy import DtypeDefault
 from declax._variables.variable import Variable
-from declax.errors import ConstructionError, FieldError, MissingRngsError, StatusError, describe, suggest, type_name
+from declax.errors import (
+    FieldError,
+    MissingRngsError,
+    StatusError,
+    describe,
+    type_name,
+)
 
 P = TypeVar("P", bound="Pytree")
 _ARRAYS = (jax.Array, np.ndarray)
+_SLOTS = frozenset({"__dict__", "__weakref__"})
+"""Slots that hold no attributes."""
 MAKES_MEMBERS = "_declax_makes_members"
 """Marks a `__post_init__` that makes the declared members first."""
 
@@ -109,7 +123,7 @@ class PytreeMeta(_ProtocolMeta):
                 self = _construct_in_trace(cls, trace_token, args, kwargs)
         except Exception as error:
             if isinstance(error, (TypeError, StatusError)):
-                _explain_arguments(cls, args, kwargs, error)
+                explain_arguments(cls, args, kwargs, error)
             if isinstance(error, MissingRngsError) and OPEN_BODIES.codes.get(id(OPEN_BODIES.around(sys._getframe(1)))):
                 explain_unseen_rngs(cls, error)
             _jax.hide_frames(error)
@@ -137,7 +151,7 @@ class PytreeMeta(_ProtocolMeta):
             raise AttributeError(text, name=name, obj=cls)
 
         def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> Any:
-            body = namespace.close() if isinstance(namespace, ClassBody) else None
+            body = namespace.close(name) if isinstance(namespace, ClassBody) else None
             info = ClassInfo(body, namespace.get(INFO_KEY))
             return ABCMeta.__new__(mcs, name, bases, {**namespace, INFO_KEY: info}, **kwargs)
 
@@ -175,6 +189,16 @@ def _has_expression(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         if isinstance(value, Expression) or (value.__class__ in LITERALS and has_expression(value)):
             return True
     return False
+
+
+def _takes_no_slots(cls: type, base: type) -> FieldError:
+    is_written = "__dataclass_fields__" not in base.__dict__
+    return FieldError(
+        type_name(cls),
+        "a Pytree takes no __slots__" + ("" if base is cls else f", and its base {type_name(base)} has them"),
+        why="attributes in slots are not part of the tree, and copies would lose them",
+        fix="leave __slots__ out" if is_written else f"@dataclass        # of {type_name(base)}, without slots=True",
+    )
 
 
 def _construct_in_trace(cls: Any, trace_token: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,8 +239,11 @@ class Pytree(metaclass=PytreeMeta):
     # Nor these, which a class states in its body, and its subclasses inherit.
     _pytree__is_pytree: ClassVar[bool] = True
     _pytree__holds_elements: ClassVar[bool] = False
+    _pytree__is_module: ClassVar[bool] = False
     _pytree__implies_rngs: ClassVar[bool] = False  # the class body does not mention `rngs`, and parts get it
     _pytree__draws: ClassVar[bool] = False  # random streams: each use is a write, which a trace refuses
+    if TYPE_CHECKING:
+        _pytree__keys: ClassVar[Literal["explicit"]]  # how constructors get `rngs`; overloads tell Layers by it
     __annotations__.clear()  # `typing.get_type_hints` of a model shows its fields
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
@@ -226,13 +253,10 @@ class Pytree(metaclass=PytreeMeta):
         info = cls._pytree__info
         collect(info)
         epoch.advance()  # reloading a module may give its new classes to existing objects, past `__setattr__`
-        if cls.__dict__.get("__slots__"):
-            raise FieldError(
-                type_name(cls),
-                "a Pytree takes no __slots__",
-                why="attributes in slots are not part of the tree",
-                fix="leave __slots__ out",
-            )
+        for base in cls.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            if {slots} - _SLOTS if isinstance(slots, str) else {*slots} - _SLOTS:
+                raise _takes_no_slots(cls, base)
         if "<locals>" in cls.__qualname__:
             info.names_around = names_around(cls, info.annotations)
         if cls.__module__.startswith("declax."):
@@ -247,7 +271,15 @@ class Pytree(metaclass=PytreeMeta):
             raise wrong_trace(self, name)
         layout: Layout = attributes.get(LAYOUT_KEY) or type(self)._pytree__layout
         status, kind = layout.unguarded.get(name), value.__class__
-        if (status is not Status.DATA and (status is None or kind not in PLAIN)) or kind in layout.looked_into:
+        if (  # a function may hide a model
+            (status is not Status.DATA and (status is None or kind not in PLAIN))
+            or kind in layout.looked_into
+            or (
+                kind is FunctionType
+                and (value.__closure__ or value.__defaults__ or value.__kwdefaults__)
+                and not is_of_library(value)
+            )
+        ):
             if status is None and self._pytree__info.maker.names:
                 check_assignment(self, name, value, layout)
             if kind in ARRAY_CLASSES and name in layout.variables:
@@ -283,11 +315,15 @@ class Pytree(metaclass=PytreeMeta):
 
     def _pytree__finish(self: Any) -> None:
         """Checks a new instance, and gives it its own layout if it deviates."""
+        info: ClassInfo = self._pytree__info
         layout: Layout = self.__dict__.get(LAYOUT_KEY) or self._pytree__layout
-        if self._pytree__info.is_frozen or not layout.fits(self):
+        may_lack = not layout.is_closed and not info.declared <= self.__dict__.keys()
+        if info.is_frozen or not layout.fits(self) or (may_lack and info.is_dataclass):
             add_defaults(self)  # that an own `__init__` has not set
             fit_layout(self)
             layout = layout_of(self)
+        elif may_lack:
+            note_missing(self)
         if self._pytree__is_pytree:
             check_attributes(self, layout)
 
@@ -316,7 +352,9 @@ class Pytree(metaclass=PytreeMeta):
         fit_layout(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return reduced_at(self, snapshots.portable(super().__reduce_ex__(protocol)))
+        if BOUND_KEY not in self.__dict__:
+            _check_alive(self, self.__dict__)
+        return reduced_at(self, snapshots.portable(super().__reduce_ex__(protocol)), Pickled)
 
     def __copy__(self) -> Self:
         is_own = type(self).__reduce_ex__ is Pytree.__reduce_ex__  # which has names in place of functions
@@ -329,6 +367,11 @@ class Pytree(metaclass=PytreeMeta):
 
     # --- looks
 
+    def __dir__(self) -> Iterable[str]:
+        """The names that completion offers: without InitVars, which only the constructor receives."""
+        hidden = frozenset(own_info(type(self)).init_vars).difference(self.__dict__)
+        return [name for name in super().__dir__() if name not in hidden]
+
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         fields: Any = getattr(self, "__dataclass_fields__", {})
         own, statuses = self.__dict__, layout_of(self).statuses
@@ -338,10 +381,10 @@ class Pytree(metaclass=PytreeMeta):
                 yield name, own[name]
 
     def __repr__(self) -> str:
-        return rendering.object_repr(self)
+        return objects.object_repr(self)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return rendering.treescope_repr(self, path, subtree_renderer)
+        return objects.treescope_repr(self, path, subtree_renderer)
 
 
 class Object(Pytree, pytree=False):
@@ -442,12 +485,12 @@ def read(info: ClassInfo) -> None:
         known: ClassInfo | None = base.__dict__.get(INFO_KEY)
         info.is_dataclass |= "__dataclass_fields__" in base.__dict__
         if known is not None and known.body is not None and (name := take_marks(known)) is not None:
-            raise _not_decorated(base, name)
+            raise not_decorated(base, name)
     _check_undecorated(cls)
     info.specs, info.lacks_names = read_fields(info)
     if not info.is_dataclass:
         return
-    info.init_vars = tuple(fields_of(cls, INIT_VAR))
+    info.init_vars = tuple([n for n, field in cls.__dataclass_fields__.items() if field._field_type is INIT_VAR])
     make_fields_portable(cls)
     variables = []
     for name, spec in info.specs.items():
@@ -462,7 +505,9 @@ def register(info: ClassInfo) -> None:
     cls: Any = info.cls
     with _preparing:
         if not info.is_registered:
-            cls._pytree__layout = _first_layout(info)
+            values = {name: class_attribute(cls, name) for name in declared_names(info)}
+            info.declared = frozenset([name for name, value in values.items() if value is None])
+            cls._pytree__layout = _first_layout(info, values)
             if cls._pytree__is_pytree and cls not in _registered:
                 _register(cls)
                 _registered.add(cls)
@@ -475,14 +520,17 @@ _registered = weakref.WeakSet[type]()
 cannot tell."""
 
 
-def _first_layout(info: ClassInfo) -> Layout:
-    """The closed layout of a dataclass whose annotations decide all, or an empty one."""
+def _first_layout(info: ClassInfo, values: Mapping[str, Any]) -> Layout:
+    """The closed layout of a dataclass whose annotations decide all, or an empty one.
+
+    `values` are those of the class for the names of its fields.
+    """
     cls: Any = info.cls
     if not (cls._pytree__is_pytree and info.is_dataclass):
         return Layout.of(cls, {})
     statuses: dict[Name, Status] = {}
-    for name in fields_of(cls, FIELD):
-        if is_data_descriptor(cls, name):
+    for name, field in cls.__dataclass_fields__.items():
+        if field._field_type is not FIELD or hasattr(type(values[name]), "__set__"):
             continue
         status = info.specs[name].status
         if status is None:
@@ -501,11 +549,11 @@ def _ensure_members_are_made(info: ClassInfo) -> None:
     others = (own_info(base) for base in cls.__mro__ if base not in constructed.__mro__)
     unmade = next((name for other in others if other.is_declared for name in other.maker.own), None)
     if unmade is not None:
-        raise _not_decorated(cls, unmade)
+        raise not_decorated(cls, unmade)
     if not (declared or cls._pytree__implies_rngs):
         return
     if info.maker is UNDECLARED or "__dataclass_fields__" in cls.__dict__:
-        raise _not_decorated(cls, next(iter(declared), RNGS))
+        raise not_decorated(cls, next(iter(declared), RNGS))
     if not hasattr(cls.__post_init__, MAKES_MEMBERS):  # that of the decorated base, at least
         info.maker.wrap_post_init(info)
 
@@ -516,24 +564,48 @@ def _check_undecorated(cls: type[Pytree]) -> None:
         entries = base.__dict__
         if not entries.keys().isdisjoint(_CONSTRUCTED) or not maker_of(base).expressions:
             continue
-        constants = {name for name, annotation in own_annotations(base).items() if "ClassVar" in str(annotation)}
-        for name, value in entries.items():
-            if not name.startswith("__") and name not in constants and _is_trained(value):
-                raise FieldError(
-                    f"{type_name(base)}.{name}",
-                    "all instances would share this object, which is in the state of none",
-                    got=describe(value),
-                    why="without the decorator, it is an attribute of the class, which gradients, optimizers and\n"
-                    "checkpoints do not see",
-                    fix=f"@dx.dataclass        # above class {type_name(base)}",
-                )
+        _refuse_trained(base, f"@dx.dataclass        # above class {type_name(base)}", _UNDECORATED)
+
+
+def check_added(info: ClassInfo) -> None:
+    """Refuses layers and Variables that a statement made attributes of a declared class, after its decorator ran."""
+    for base in info.cls.__mro__:
+        if own_info(base).is_declared and maker_of(base).expressions:
+            _refuse_trained(
+                base, "{name} = ...        # in the class body, or model.{name} = ... of an instance", _ADDED
+            )
+    info.entries = len(info.cls.__dict__)
+
+
+def _refuse_trained(base: Any, fix: str, why: str) -> None:
+    constants = {name for name, annotation in own_annotations(base).items() if "ClassVar" in str(annotation)}
+    for name, value in base.__dict__.items():
+        if not name.startswith("__") and name not in constants and is_trained(value):
+            raise shared_by_instances(base, name, value, fix.format(name=name), why)
+
+
+_UNDECORATED = """\
+without the decorator, it is an attribute of the class, which gradients, optimizers and
+checkpoints do not see"""
+_ADDED = "it is an attribute of the class, which gradients, optimizers and checkpoints do not see"
+
+
+def shared_by_instances(base: type, name: str, value: object, fix: str, why: str = _UNDECORATED) -> FieldError:
+    """The error for a layer or Variable that is an attribute of a class, and that no decorator has seen."""
+    return FieldError(
+        f"{type_name(base)}.{name}",
+        "all instances would share this object, which is in the state of none",
+        got=describe(value),
+        why=why,
+        fix=fix,
+    )
 
 
 _CONSTRUCTED = ("__dataclass_fields__", "__init__")
 """The entries of a class that is decorated, or open."""
 
 
-def _is_trained(value: object) -> bool:
+def is_trained(value: object) -> bool:
     """Whether a value that is made once for all instances of a class is, or holds, Variables or arrays of Pytrees."""
     if value.__class__ in PLAIN or not isinstance(value, (Pytree, Variable, *CONTAINERS)):
         return False
@@ -541,14 +613,11 @@ def _is_trained(value: object) -> bool:
     return any(jax.tree.leaves(item) for item in found)
 
 
-def _not_decorated(cls: type, name: str) -> FieldError:
-    problem = "the declarations of a class require the decorator of declax"
-    return FieldError(f"{type_name(cls)}.{name}", problem, fix="@dx.dataclass")
-
-
 def _register(cls: type[Pytree]) -> None:
     layout = cls._pytree__layout
-    flatten, unflatten = (layout.flatten, layout.unflatten) if layout.is_closed else (_flatten_open, _unflatten_open)
+    flatten, unflatten = _flatten_open, _unflatten_open
+    if layout.is_closed:
+        flatten, unflatten = layout.late[0].function, layout.late[1].function
     jax.tree_util.register_pytree_with_keys(cls, layout.flatten_with_keys, unflatten, flatten)
 
 
@@ -578,36 +647,6 @@ def refresh_layout(node: Any) -> Layout:
     return layout
 
 
-def add_defaults(node: Any) -> None:
-    """Gives an instance the defaults of fields that it lacks, where reading them would not find those of the class."""
-    info: ClassInfo = node._pytree__info
-    if info.late_defaults is None:
-        info.late_defaults = _late_defaults(info) if info.is_dataclass else {}
-    attributes = node.__dict__
-    for name, make in info.late_defaults.items():
-        if name not in attributes:
-            attributes[name] = make()
-
-
-def _late_defaults(info: ClassInfo) -> dict[str, Callable[[], Any]]:
-    """The defaults of fields that the class has no attributes with: those of specifiers, and of factories."""
-    found: dict[str, Callable[[], Any]] = {}
-    cls: Any = info.cls
-    for field in dataclasses.fields(cls):
-        name, default = field.name, field.default
-        if info.specs[name].recipe is not None or class_attribute(cls, name) is not None:
-            continue
-        if default is not dataclasses.MISSING and not isinstance(default, Expression):
-            found[name] = functools.partial(_same, default)
-        elif field.default_factory is not dataclasses.MISSING:
-            found[name] = field.default_factory
-    return found
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
 def fit_layout(self: Pytree) -> None:
     """Makes an instance's layout agree with the attributes that it has.
 
@@ -630,6 +669,7 @@ def fit_layout(self: Pytree) -> None:
         _, attributes[name], own = admit(self, name, value, own)
     if own is not layout:
         set_layout(self, own)
+    note_missing(self)
 
 
 def _reconstructed(node: P, memo: dict[int, Any] | None, reduced: Any) -> P:
@@ -660,10 +700,30 @@ def deep_copy(root: P, memo: dict[int, Any]) -> P:
             memo[id(value)] = cls.__new__(cls)
             waiting.extend(state.values() if isinstance(state, dict) else ())
     memo.setdefault(id(memo), []).extend(nodes)  # so that no identity is given again
-    for node, state in reversed(nodes):
-        memo[id(node)].__setstate__(copy.deepcopy(state, memo))
+    is_trained = any(BOUND_KEY in node.__dict__ for node, _ in nodes) and _jax.current_trace() is _jax.TOP
+    with moment_of(root) if is_trained else contextlib.nullcontext() as moment:
+        for node, state in reversed(nodes):
+            if moment is None:
+                _check_alive(node, state)
+            read = {} if moment is None else moment.attributes.get(id(node), {})
+            try:
+                copied_state = copy.deepcopy({**state, **read}, memo)
+            except RuntimeError:
+                _check_alive(node, {**state, **read})
+                raise
+            memo[id(node)].__setstate__(copied_state)
     copied: P = memo[id(root)]
     return copied
+
+
+def _check_alive(node: Any, attributes: Mapping[Any, Any]) -> None:
+    """Raises if an array of a node, in a Variable, an attribute or a container there, has lost its buffer."""
+    is_pytree = type(node)._pytree__is_pytree
+    for name in layout_of(node).data_names if is_pytree else attributes:
+        value = attributes.get(name)
+        value = value.raw_value if isinstance(value, Variable) else value
+        if isinstance(value, jax.Array) or (is_pytree and isinstance(value, CONTAINERS)):
+            check_alive(f"{type_name(type(node))}.{name}", value, lambda inner: isinstance(inner, (Pytree, Variable)))
 
 
 def _is_copied_plainly(value: object) -> bool:
@@ -707,83 +767,3 @@ def check_pytree(pytree: object) -> None:
     if not isinstance(pytree, Pytree):
         raise StatusError("check_pytree", "the argument is not a Pytree", expected="a Pytree", got=describe(pytree))
     check_attributes(pytree, layout_of(pytree))
-
-
-def _explain_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
-    """Raises a better error if a constructor was given arguments that it does not have."""
-    if cls.__new__ is not object.__new__:
-        return
-    if cls.__init__ is object.__init__ and own_annotations(cls):
-        name = type_name(cls)
-        raise ConstructionError(
-            f"{name}(...)",
-            f"{name} has annotations but no decorator, and takes no arguments",
-            fix=f"@dx.dataclass\nclass {name}(...):",
-        ) from None
-    signature = cls.__signature__.parameters
-    rngs = signature.get("rngs")
-    is_keyword = rngs is not None and rngs.kind is rngs.KEYWORD_ONLY and "rngs" not in kwargs
-    given = next((arg for arg in args if getattr(type(arg), "_pytree__draws", False)), None) if is_keyword else None
-    if given is not None and (_is_refused(given, cls, error) or not _binds(cls.__signature__, args, kwargs)):
-        raise ConstructionError(
-            f"{type_name(cls)}(...)",
-            "the random streams are given by position, and 'rngs' is a keyword",
-            expected=", ".join(signature),
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))",
-        ) from None
-    parameters = signature.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = next((name for name in kwargs if name not in known), None)
-    if unknown is None:
-        return
-    fields: Mapping[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
-    if fields and unknown in own_annotations(cls) and "__dataclass_fields__" not in cls.__dict__:
-        raise _not_decorated(cls, unknown) from None
-    if unknown == "key" and "rngs" in signature:
-        raise ConstructionError(
-            f"{type_name(cls)}(...)",
-            "there is no parameter 'key': random keys come from streams",
-            expected=", ".join(known),
-            got=describe(kwargs[unknown]),
-            fix=f"{type_name(cls)}(..., rngs=dx.Rngs(0))        # or dx.Rngs(key)",
-        ) from None
-    is_made = unknown in fields and not fields[unknown].init
-    hint = suggest(unknown, known)
-    raise ConstructionError(
-        f"{type_name(cls)}(...)",
-        f"there is no parameter {unknown!r}" + (f"; {hint}" if hint else ""),
-        expected=", ".join(known) or "no parameters",
-        got=f"{unknown}=...",
-        why=f"{unknown} is made by the object itself{_sibling(cls, unknown)}" if is_made else None,
-        fix=f"{unknown}: ... = ...        # an annotated part is an argument" if is_made else None,
-    ) from None
-
-
-def _is_refused(value: object, cls: type, error: Exception) -> bool:
-    """Whether an error is that of a value in a static field of a class."""
-    if not isinstance(error, StatusError):
-        return False
-    return error.where.startswith(f"{type_name(cls)}.") and error.got == describe(value)
-
-
-def _sibling(cls: Any, name: str) -> str:
-    """A note of a part that is declared as the part of a name is, but with an annotation."""
-
-    def function(part: str) -> object:
-        return getattr(call_of(parts[part][0]), "target", None)
-
-    parts: Mapping[str, Any] = maker_of(cls).expressions
-    arguments = (part for part in parts if part in cls.__dataclass_fields__ and cls.__dataclass_fields__[part].init)
-    made = function(name) if name in parts else None
-    other = next((part for part in arguments if made is not None and function(part) is made), None)
-    return "" if other is None else f": it has no annotation, unlike {other}, which is an argument for that reason"
-
-
-def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, get_args, get_origin
 
+from declax._classes.method_reads import Read, reads_in_calls, reads_of
 from declax._classes.parts import Part, makes_data
 from declax._fields.annotations import AnnotationScope, annotations_of, own_annotations
 from declax._fields.call import (
@@ -29,19 +30,26 @@ from declax._fields.call import (
 from declax._fields.deciding import decide
 from declax._fields.expressions import Declaration, Expression, referred
 from declax._fields.sources import declared_text, text_of
-from declax._fields.specifiers import PartRecipe, Status, VariableRecipe
+from declax._fields.specifiers import PartRecipe, Status, SubmoduleRecipe, VariableRecipe
 from declax.errors import FieldError, type_name
 
 
-def deciding_fields(cls: Any, parts: Iterable[Part]) -> dict[str, str]:
+def deciding_fields(cls: Any, parts: Collection[Part], post_inits: Iterable[Any]) -> dict[str, str]:
     """The fields of a class that decide what its parts are made of, each with the first such part.
 
     Fields that hold layers or arrays, and those of the library's own classes, are left out.
     """
     reader = _Reader(cls)
+    computed = {part.name: part.expression for part in parts if isinstance(part.recipe, PartRecipe)}
     for part in parts:
         for value in _deciding_values(part, reader):
             reader.add(value, part.name)
+        if isinstance(part.recipe, SubmoduleRecipe):
+            for read in reads_of(cls, part.recipe.build):
+                reader.add_read(read, part.name, computed)
+    for post_init in post_inits:
+        for name, read in reads_in_calls(cls, post_init):
+            reader.add_read(read, name, computed)
     return reader.found
 
 
@@ -85,6 +93,20 @@ class _Reader:
             if field is not None and field.init and field.name in self._declared and self._is_read(term):
                 self.found.setdefault(field.name, part)
 
+    def add_read(self, read: Read, part: str, computed: Mapping[str, Expression]) -> None:
+        """Adds a field that a method reads, if it is a condition or an integer there."""
+        name, *behind = read.names
+        field: dataclasses.Field[Any] | None = self._cls.__dataclass_fields__.get(name)
+        if name in computed:
+            if read.is_tested or self.is_integer(computed[name]):
+                self.add(computed[name], part)
+        elif field is not None and field.init and name in self._declared and self._is_static(field):
+            kind = AnnotationScope(self._cls).resolve(field.type)
+            for attribute_name in behind:
+                kind = _annotation_in(kind, attribute_name)
+            if name not in _MODES and (read.is_tested or _is_integer_type(kind)):
+                self.found.setdefault(name, part)
+
     def _operands(self, value: Any) -> tuple[Any, ...]:
         return operands_of(value) if self._is_read(value) else ()
 
@@ -127,10 +149,14 @@ class _Reader:
     def _annotation_of_attribute(self, owner: Any, name: str) -> Any:
         """The annotation of an attribute of the class of a field, as of `dim` in ``config.dim``."""
         field = self._cls.__dataclass_fields__.get(owner._pytree__name) if isinstance(owner, Declaration) else None
-        cls: Any = None if field is None else AnnotationScope(self._cls).resolve(field.type)
-        if not isinstance(cls, type) or cls is object:
-            return Any
-        return AnnotationScope(cls).resolve(annotations_of(cls).get(name, Any))
+        return Any if field is None else _annotation_in(AnnotationScope(self._cls).resolve(field.type), name)
+
+
+def _annotation_in(cls: Any, name: str) -> Any:
+    """The annotation of an attribute of a class."""
+    if not isinstance(cls, type) or cls is object:
+        return Any
+    return AnnotationScope(cls).resolve(annotations_of(cls).get(name, Any))
 
 
 def _arguments(call: Call) -> tuple[Any, ...]:

@@ -98,7 +98,7 @@ def calls_of(
     model = clone(model, variables=False, graph=True)
     classes = _tag(model)
     recording = _Recording()
-    data, rest = _parted((args, kwargs))
+    data, rest = parted((args, kwargs))
 
     def run(model: Any, data: dict[str, Any]) -> None:
         args, kwargs = rest.joined(data)
@@ -169,12 +169,12 @@ class _Recording:
         call = Call(getattr(node, _TAG), type(node), name, _shapes((args, kwargs)))
         program_name = f"declax_part_{len(self.calls)}"
         self.calls[program_name] = call
-        data, rest = _parted((args, kwargs))
+        data, rest = parted((args, kwargs))
         rest_of_output: list[_Rest] = []
 
         def program(node: Any, data: dict[str, Any]) -> dict[str, Any]:
             args, kwargs = rest.joined(data)
-            data, found = _parted(method.__get__(node)(*args, **kwargs))
+            data, found = parted(method.__get__(node)(*args, **kwargs))
             rest_of_output.append(found)
             return data
 
@@ -198,7 +198,7 @@ class _Rest:
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def _parted(tree: Any) -> tuple[dict[str, Any], _Rest]:
+def parted(tree: Any) -> tuple[dict[str, Any], _Rest]:
     """The data of a tree, by position, and the rest of it: JAX would trace numbers, and refuse strings."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_object)
     data = {str(position): leaf for position, leaf in enumerate(leaves) if _is_data(leaf)}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,12 +13,14 @@ import numpy as np
 
 from declax._classes.pytree import Pytree
 from declax._displays.calls import Cost, calls_of, check_depth
+from declax._displays.inputs import with_symbols
 from declax._graph.api import state as state_of
 from declax._graph.nodes import Kind, children_of, kind_of
 from declax._random.streams import Rngs, RngStream
-from declax._tree.rendering import bytes_text, dtype_text, shapes_text
+from declax._text.arrays import amount_text, bytes_text, measure, shape_text, shapes_text
+from declax._text.tables import aligned, html_table
 from declax._typing import Path, Shape
-from declax.errors import GraphError, describe, format_path, type_name
+from declax.errors import GraphError, describe, format_path, shortened, type_name
 
 _NAME_WIDTH = 60
 
@@ -50,7 +51,7 @@ class Entry:
         return self.count * int(self.dtype.itemsize)
 
     def __str__(self) -> str:
-        return f"{self.name} {dtype_text(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return f"{self.name} {shape_text(self)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +114,7 @@ class Summary:
         table = [["module", "class", *(["output", "FLOPs", "bytes"] if is_called else []), "holds", *kinds]]
         for line in _folded([_Line(row.path, row) for row in self.rows]):
             row = line.row
-            holds = ", ".join(map(str, row.entries))
-            holds = holds if len(holds) <= _NAME_WIDTH else holds[: _NAME_WIDTH - 3] + "..."
+            holds = shortened(", ".join(map(str, row.entries)), _NAME_WIDTH)
             module = row.module if line.count == 1 else f"{line.count} x {row.module}"
             call = [row.output or "", *_cost_texts(row.cost, line.count)] if is_called else []
             sizes = [_size(row.entries * line.count, kind) for kind in kinds]
@@ -137,42 +137,10 @@ class Summary:
 def summary(
     model: Any, *inputs: Any, depth: int | None = None, method: str = "__call__", **named_inputs: Any
 ) -> Summary:
-    """The shapes, counts and bytes of the arrays of a model, and outputs and costs of its parts in one call.
-
-    Args:
-      model: a Module, or a container of modules; may be abstract.
-      *inputs, **named_inputs: arguments of the model: arrays, `jax.ShapeDtypeStruct`, or others. Without them, the
-        model is not called. With them it is traced once; nothing is computed, and the model does not change.
-      depth: rows of modules with longer paths are added to those of the module around them; None for no limit.
-      method: the method to call.
-
-    Returns:
-      The rows, counts and bytes. Prints as a table, in which consecutive equal parts have one line. FLOPs and bytes
-      (operands and results of all operations) are as XLA counts them before it optimizes; a part inside of a loop
-      counts once.
+    """The summary of a model, as `dx.summary` says, which takes classes too.
 
     Raises:
       GraphError: this is not a model, or it has no such method; or `depth` is negative.
-
-    >>> import declax as dx
-    >>> import jax.numpy as jnp
-    >>> class Scale(dx.Module):
-    ...     def __init__(self):
-    ...         self.weight = dx.Param(jnp.ones((2, 3)))
-    ...     def __call__(self, x):
-    ...         return x @ self.weight
-    >>> print(dx.summary(Scale()))
-    module  class  holds               Param
-    ------  -----  ---------------  --------
-    (root)  Scale  weight f32[2,3]  6 (24 B)
-    ------  -----  ---------------  --------
-    total                           6 (24 B)
-    >>> print(dx.summary(Scale(), jnp.ones((4, 2))))
-    module  class  output    FLOPs  bytes  holds               Param
-    ------  -----  --------  -----  -----  ---------------  --------
-    (root)  Scale  f32[4,3]     48  104 B  weight f32[2,3]  6 (24 B)
-    ------  -----  --------  -----  -----  ---------------  --------
-    total                       48  104 B                   6 (24 B)
     """
     if kind_of(model) is Kind.STATIC:
         raise GraphError(
@@ -186,11 +154,12 @@ def summary(
     state = state_of(model)
     rows: dict[Path, Row] = {}
     if inputs or named_inputs:
-        calls = calls_of(model, method, inputs, named_inputs, cost=True)
+        inputs, named_inputs, is_symbolic = with_symbols(inputs, named_inputs)
+        calls = calls_of(model, method, inputs, named_inputs, cost=not is_symbolic)
         first = {call.path: call for call in reversed(calls) if depth is None or len(call.path) <= depth}
         for path in dict.fromkeys(call.path for call in calls if call.path in first):
             costs = [c.cost for c in calls if c.path == path and c.method == first[path].method and c.cost]
-            total = Cost(sum(cost.flops for cost in costs), sum(cost.nbytes for cost in costs))
+            total = None if is_symbolic else Cost(sum(cost.flops for cost in costs), sum(cost.nbytes for cost in costs))
             rows[path] = Row(path, type_name(first[path].type), (), shapes_text(first[path].outputs), total)
     for path, leaf_def, leaf in zip(state.paths, state.definition.leaf_defs, state.leaves, strict=True):
         owner, length = _owner(model, path[:-1][:depth])
@@ -224,9 +193,7 @@ def _entries(name: str, kind: str, value: Any) -> list[Entry]:
 
 def _size(entries: Iterable[Entry], kind: str) -> str:
     chosen = [entry for entry in entries if entry.kind == kind]
-    if not chosen:
-        return ""
-    return f"{sum(entry.count for entry in chosen):,} ({bytes_text(sum(entry.nbytes for entry in chosen))})"
+    return amount_text(*measure(chosen)) if chosen else ""
 
 
 # --- equal parts ----------------------------------------------------------------
@@ -254,71 +221,31 @@ class _Indices:
 
 def _folded(lines: Sequence[_Line], depth: int = 0) -> list[_Line]:
     """The lines, with one for those that differ in consecutive indices only."""
-    folded: list[tuple[Any, list[Any], list[_Line]]] = []
+    folded: list[tuple[_Indices | None, list[Any], list[_Line]]] = []
     for key, group in itertools.groupby(lines, lambda line: line.path[depth : depth + 1]):
         inside = list(group)
         if key:
             inside = _folded(inside, depth + 1)
-        content = [(line.path[depth + 1 :], line.count, *_content(line.row)) for line in inside]
+        content = [(line.path[depth + 1 :], line.count, dataclasses.replace(line.row, path=())) for line in inside]
         first = key[0] if key else None
-        if isinstance(first, int) and folded and folded[-1][1] == content and _follows(folded[-1][0], first):
-            folded[-1] = (_Indices(_start(folded[-1][0]), first + 1), content, folded[-1][2])
+        here = _Indices(first, first + 1) if isinstance(first, int) else None
+        before, known, _ = folded[-1] if folded else (None, None, None)
+        if here and before and known == content and before.stop == here.start:
+            folded[-1] = (_Indices(before.start, here.stop), content, folded[-1][2])
         else:
-            folded.append((first, content, inside))
+            folded.append((here, content, inside))
     return [_moved(line, depth, key) for key, _, inside in folded for line in inside]
 
 
-def _content(row: Row) -> tuple[Any, ...]:
-    return row.module, row.entries, row.output, row.cost
-
-
-def _start(key: Any) -> int:
-    start: int = key.start if isinstance(key, _Indices) else key
-    return start
-
-
-def _follows(key: Any, index: int) -> bool:
-    return index == (key.stop if isinstance(key, _Indices) else key + 1 if isinstance(key, int) else None)
-
-
-def _moved(line: _Line, depth: int, key: Any) -> _Line:
+def _moved(line: _Line, depth: int, key: _Indices | None) -> _Line:
     """A line under the indices of all rows that it represents."""
-    if not isinstance(key, _Indices):
+    if key is None or key.stop == key.start + 1:
         return line
     path = (*line.path[:depth], key, *line.path[depth + 1 :])
     return _Line(path, line.row, line.count * (key.stop - key.start))
 
 
 # --- text -----------------------------------------------------------------------
-
-_TEXTS = frozenset({"module", "class", "output", "holds"})
-"""The columns that are aligned at the left."""
-
-
-def aligned(table: Sequence[Sequence[str]], texts: Collection[str] = _TEXTS) -> str:
-    """The lines of a table with a head and a foot; the columns of texts are aligned at the left."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    rule = ["-" * width for width in widths]
-    lines = []
-    for row in (table[0], rule, *table[1:-1], rule, table[-1]):
-        cells = zip(table[0], row, widths, strict=True)
-        parts = [cell.ljust(width) if name in texts else cell.rjust(width) for name, cell, width in cells]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
-
-
-def html_table(table: Sequence[Sequence[str]]) -> str:
-    """The same table in HTML, without styles."""
-    rows = []
-    for number, row in enumerate(table):
-        tag = "th" if number in (0, len(table) - 1) else "td"
-        cells = (
-            f'<{tag} style="text-align: {"left" if name in _TEXTS else "right"}">'
-            f"{html.escape(cell).replace(chr(10), '<br>')}</{tag}>"
-            for name, cell in zip(table[0], row, strict=True)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(rows)}</table>"
 
 
 def _cost_texts(cost: Cost | None, calls: int = 1) -> list[str]:

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 from collections.abc import Callable, Iterable, Mapping
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 from declax._displays.calls import Call, calls_of, check_depth, shape_of_array
-from declax._displays.summarizing import aligned, html_table
 from declax._graph.api import state as state_of
-from declax._tree.rendering import arrays_in, bytes_text
+from declax._text.arrays import amount_text, arrays_in, measure, type_text
+from declax._text.tables import Options, boxed
 from declax._typing import Path
 from declax._variables.kinds import RngState
 from declax._variables.variable import Variable
 from declax.errors import type_name
 
-Options = Mapping[str, Any]
 _NONE: Options = MappingProxyType({})
-
-
-class Table(str):
-    """The text of a table, which shows as HTML in a notebook."""
-
-    __slots__ = ("_html",)
-
-    _html: str
-
-    def _repr_html_(self) -> str:
-        return self._html
 
 
 def tabulate(
@@ -76,49 +61,37 @@ def tabulate(
     check_depth("tabulate", depth)
     costs = compute_flops or compute_vjp_flops
     calls = calls_of(obj, method, input_args, input_kwargs, cost=costs, vjp_cost=compute_vjp_flops)
-    variables = _variables(obj)
+    variables = dict(state_of(obj).flat_state())  # and arrays
     kinds = sorted({_kind(variable) for variable in variables.values()})
     flops = ["flops"] * compute_flops + ["vjp_flops"] * compute_vjp_flops
     table = [["path", "type", "inputs", "outputs", *flops, *kinds]]
     for call in _first_calls(calls, depth, row_filter):
         counted = [call.cost] * compute_flops + [call.vjp_cost] * compute_vjp_flops
-        cells = [_path_text(call), type_name(call.type), _inputs_text(call), _text(call.outputs)]
+        cells = ["/".join(map(str, _shown_path(call))), type_name(call.type), _inputs_text(call), _text(call.outputs)]
         cells += ["" if cost is None else str(cost.flops) for cost in counted]
         table.append([*cells, *(_held(variables, call.path, kind) for kind in kinds)])
     sizes = [_size(_of_kind(variables, (), kind).values()) for kind in kinds]
     table.append(["", "", "", *([""] * len(flops)), "Total", *sizes])
     title = f"{type_name(type(obj))} Summary"
     caption = f"Total Parameters: {_size(variables.values())}"
-    options = (table_kwargs, column_kwargs, console_kwargs)
-    text = _rich_text(title, table, caption, *options) if find_spec("rich") else _plain_text(title, table, caption)
-    made = Table(text)
-    made._html = html_table(table)
-    return made
+    return boxed(title, table, caption, (table_kwargs, column_kwargs, console_kwargs))
 
 
 def _first_calls(calls: Iterable[Call], depth: int | None, row_filter: Callable[[Call], bool]) -> Iterable[Call]:
     """The calls that have rows: of equal ones, the first."""
-    first = {(call.path, call.method, _inputs_text(call)): call for call in reversed(list(calls))}
+    seen: set[Any] = set()
     for call in calls:
-        is_first = first[call.path, call.method, _inputs_text(call)] is call
-        if is_first and (depth is None or len(_shown_path(call)) <= depth) and row_filter(call):
+        key = call.path, call.method, _inputs_text(call)
+        if key not in seen and (depth is None or len(_shown_path(call)) <= depth) and row_filter(call):
             yield call
+        seen.add(key)
 
 
 def _shown_path(call: Call) -> Path:
     return call.path if call.method == "__call__" else (*call.path, call.method)
 
 
-def _path_text(call: Call) -> str:
-    return "/".join(map(str, _shown_path(call)))
-
-
 # --- Variables -------------------------------------------------------------------
-
-
-def _variables(obj: Any) -> dict[Path, Any]:
-    """The Variables, and the arrays beside them, by path."""
-    return dict(state_of(obj).flat_state())
 
 
 def _kind(value: Any) -> str:
@@ -142,16 +115,18 @@ def _held(variables: Mapping[Path, Any], path: Path, kind: str) -> str:
 
 def _described(value: Any) -> Any:
     raw_value = value.raw_value if isinstance(value, Variable) else value
-    metadata = value.get_metadata() if isinstance(value, Variable) and not isinstance(value, RngState) else {}
+    metadata = (
+        value.get_metadata(exclude_required=True)
+        if isinstance(value, Variable) and not isinstance(value, RngState)
+        else {}
+    )
     shapes = list(map(shape_of_array, arrays_in(raw_value)))
     shown = shapes[0] if len(shapes) == 1 else shapes
     return {"value": shown, **metadata} if metadata else shown
 
 
 def _size(values: Iterable[Any]) -> str:
-    arrays = [a for value in values for a in arrays_in(value.raw_value if isinstance(value, Variable) else value)]
-    count = sum(array.size for array in arrays)
-    return f"{count:,} ({bytes_text(sum(array.size * array.dtype.itemsize for array in arrays))})"
+    return amount_text(*measure([value.raw_value if isinstance(value, Variable) else value for value in values]))
 
 
 # --- text -----------------------------------------------------------------------
@@ -171,10 +146,8 @@ def _text(value: Any) -> str:
         return "\n".join(_entry("-", item) for item in value)
     if isinstance(value, type):
         return f"{type_name(value)}(...)"
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
-        return f"{dtype}[{','.join(map(str, shape))}]"
-    return str(value)
+    is_array = getattr(value, "shape", None) is not None and getattr(value, "dtype", None) is not None
+    return type_text(value) if is_array else str(value)
 
 
 def _entry(front: str, item: Any) -> str:
@@ -185,39 +158,4 @@ def _entry(front: str, item: Any) -> str:
     return f"{front} {text}"
 
 
-def _plain_text(title: str, table: list[list[str]], caption: str) -> str:
-    """The table without rich: a line of text for each line of a cell."""
-    lines = [table[0]]
-    for row in table[1:]:
-        cells = [cell.split("\n") for cell in row]
-        height = max(map(len, cells))
-        lines += [[cell[i] if i < len(cell) else "" for cell in cells] for i in range(height)]
-    return f"{title}\n\n{aligned(lines, table[0])}\n\n{caption}\n"
-
-
-def _rich_text(
-    title: str,
-    table: list[list[str]],
-    caption: str,
-    table_kwargs: Options,
-    column_kwargs: Options,
-    console_kwargs: Options,
-) -> str:
-    """The table in boxes."""
-    tables: Any = importlib.import_module("rich.table")
-    texts: Any = importlib.import_module("rich.text")
-    consoles: Any = importlib.import_module("rich.console")
-    head, *body, foot = table
-    made = tables.Table(show_lines=True, show_footer=True, title=title, **table_kwargs)
-    made.caption, made.caption_style = f"\n{caption}", "bold"
-    for name, total in zip(head, foot, strict=True):
-        footer = texts.Text(total, justify="right" if total == "Total" else "left")
-        made.add_column(name, footer=footer, **column_kwargs)
-    for row in body:
-        made.add_row(*map(texts.Text, row))
-    written = io.StringIO()
-    consoles.Console(file=written, **{"force_terminal": True, **console_kwargs}).print(made)
-    return written.getvalue()
-
-
-__all__ = ["Table", "tabulate"]
+__all__ = ["tabulate"]

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import dis
 import inspect
 import itertools
 import linecache
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
+
+from declax._fields.bytecode import ATTRIBUTES, CALLS, NOWHERE, Code, Place, chains_in, is_around, span_of
 
 _OF_CLASSES: Final = ("LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF")
 """How the body of a class reads a name."""
 _OUTSIDE: Final = ("LOAD_GLOBAL", "LOAD_DEREF")
 """How functions read a name that is not theirs."""
-_READS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF")
-"""How code reads a name."""
-_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
-_CALLS: Final = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 _SCALES: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT", "BINARY_OP", "UNARY_NEGATIVE"})
 """The instructions of arithmetic with numbers."""
-
-
 _SCOPES: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _IDENTITY_TESTS: Final = frozenset(
     code for name, code in dis.opmap.items() if name == "IS_OP" or name.endswith("_NONE")
 )
 """The instructions of `is`."""
+_UNPACKINGS: Final = ("UNPACK_SEQUENCE", "UNPACK_EX")
 _TYPE_TESTS: Final = frozenset({"callable", "hasattr", "isinstance", "type"})
 """The functions of Python that test the expression in place of its value."""
 
@@ -101,14 +97,12 @@ def _reads(
 
 
 def _names_tested(instructions: Iterable[dis.Instruction]) -> Iterator[tuple[str, str]]:
-    reads: list[tuple[tuple[int, int], str]] = []
-    start = end = 0, 0
-    called = set[tuple[int, int]]()
+    reads: list[tuple[Place, str]] = []
+    start, end = NOWHERE
+    called = set[Place]()
     for instruction in instructions:
-        found = instruction.positions or dis.Positions()
         if not instruction.opname.endswith("_NONE"):  # a jump, which tests the result of the last instruction
-            start = found.lineno or 0, found.col_offset or 0
-            end = found.end_lineno or 0, found.end_col_offset or 0
+            start, end = span_of(instruction)
         if instruction.opname in _OF_CLASSES:
             reads.append((start, instruction.argval))
         elif instruction.opcode in _IDENTITY_TESTS:
@@ -125,10 +119,31 @@ def binds(code: CodeType, name: str) -> bool:
     return any(made.opname == "STORE_NAME" and made.argval == name for made in dis.get_instructions(code))
 
 
+def is_subscript(frame: FrameType) -> bool:
+    """Whether a frame reads an item or a slice now, as in ``values[dim]``."""
+    now = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
+    return now is not None and (now.opname in ("BINARY_SUBSCR", "BINARY_SLICE") or now.argrepr == "[]")
+
+
+def unpacked_with(frame: FrameType) -> list[str]:
+    """The names that the unpacking which runs has bound so far: `q` and `k` where ``q, k, v = ...`` binds `v`."""
+    bound: list[str] = []
+    waiting = 0  # targets of the unpacking
+    for found in itertools.takewhile(lambda i: i.offset < frame.f_lasti, dis.get_instructions(frame.f_code)):
+        if found.opname in _UNPACKINGS:
+            targets = found.arg or 0
+            bound = bound if waiting else []
+            waiting += (targets & 0xFF) + (targets >> 8) + (found.opname == "UNPACK_EX") - (waiting > 0)
+        elif waiting and found.opname.startswith("STORE_"):
+            bound.append(found.argval)
+            waiting -= 1
+    return bound if waiting else []
+
+
 # --- calls that run ---------------------------------------------------------------
 
 
-class Call(NamedTuple):
+class RunningCall(NamedTuple):
     """A call in a class body whose arguments are being computed, or that runs.
 
     Attributes:
@@ -148,103 +163,54 @@ class Call(NamedTuple):
     is_passed_on: bool
 
 
-def calls_around(frame: FrameType) -> list[Call]:
+def calls_around(frame: FrameType) -> list[RunningCall]:
     """The calls around the operation that a class body runs now, the innermost first."""
     instructions = list(dis.get_instructions(frame.f_code))
     now = max((i for i in instructions if i.offset <= frame.f_lasti), key=lambda i: i.offset)  # or in its caches
-    if _span(now) is None:  # the interpreter was started without positions
+    if span_of(now) == NOWHERE:
         return []
     calls = [
         found
         for found in instructions
-        if found.opname in _CALLS and found.offset >= now.offset and _is_around(_span(found), _span(now))
+        if found.opname in CALLS and found.offset >= now.offset and is_around(span_of(found), span_of(now))
     ]
     return [call for found in calls if (call := _call(frame, instructions, found, is_running=found is now)) is not None]
 
 
-def target_of(frame: FrameType) -> str | None:
+def name_bound(frame: FrameType) -> str | None:
     """The name that the running statement of a class body binds."""
     stores = (i.argval for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti and "STORE" in i.opname)
     return next((name for name in stores if isinstance(name, str)), None)
-
-
-def attribute_called(frame: FrameType, last: int) -> tuple[Any, str] | None:
-    """The object and the name of the attribute that a function calls at an instruction, as in ``self.norm(x)``."""
-    instructions = list(dis.get_instructions(frame.f_code))
-    made = next((found for found in instructions if found.offset == last and found.opname in _CALLS), None)
-    if made is None or _span(made) is None:
-        return None
-    call = _call(frame, instructions, made, is_running=True)
-    first, *names = call.text.split(".") if call is not None else [""]
-    owner = frame.f_locals.get(first)
-    for name in names[:-1]:
-        owner = getattr(owner, "__dict__", {}).get(name)
-    return (owner, names[-1]) if names else None
 
 
 def attribute_read(frame: FrameType) -> str | None:
     """The attribute that the next instruction reads, as `dim` where ``self`` is read in ``self.dim``."""
     following = (i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti)
     found = next(following, None)
-    return found.argval if found is not None and found.opname in _ATTRIBUTES else None
-
-
-_Span = tuple[tuple[int, int], tuple[int, int]]
-
-
-def _span(instruction: dis.Instruction) -> _Span | None:
-    """Where the source of an instruction begins and ends: pairs of a line and a column."""
-    found = instruction.positions
-    if found is None or found.lineno is None or found.end_lineno is None:
-        return None
-    if found.col_offset is None or found.end_col_offset is None:
-        return None
-    return (found.lineno, found.col_offset), (found.end_lineno, found.end_col_offset)
-
-
-def _is_around(outer: _Span | None, inner: _Span | None) -> bool:
-    return outer is not None and inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
+    return found.argval if found is not None and found.opname in ATTRIBUTES else None
 
 
 def _call(
     frame: FrameType, instructions: list[dis.Instruction], made: dis.Instruction, *, is_running: bool
-) -> Call | None:
+) -> RunningCall | None:
     """A call, if its function is a name or an attribute of one."""
-    span = _span(made)
-    assert span is not None
-    names: list[str] = []
-    end = span[0]
-    for found in instructions:
-        place = _span(found)
-        if found.offset >= made.offset or place is None or place[0] != span[0]:
-            continue
-        if found.opname in _CALLS:  # the function is the result of a call
-            return None
-        if (found.opname in _READS and not names) or (found.opname in _ATTRIBUTES and names):
-            names.append(found.argval)
-            end = place[1]
-    if not names:
+    start, end = span_of(made)
+    function = next((chain for chain in chains_in(frame.f_code) if chain.span[0] == start), None)
+    earlier = (found for found in instructions if found.offset < made.offset and found.opname in CALLS)
+    if function is None or any(span_of(found)[0] == start for found in earlier):  # it is the result of a call
         return None
-    arguments = _source(frame.f_code, end, span[1])
+    arguments = _source(frame.f_code, function.span[1], end)
     if arguments is None:
-        builds = any(i.opname.startswith("BUILD_") and _is_around(span, _span(i)) for i in instructions)
+        builds = any(i.opname.startswith("BUILD_") and is_around((start, end), span_of(i)) for i in instructions)
         arguments = "(...)" if builds else "(TERM)" if made.argval == 1 else "(..., TERM)"
-    after = itertools.takewhile(lambda i: i.opname not in _CALLS, (i for i in instructions if i.offset > made.offset))
+    after = itertools.takewhile(lambda i: i.opname not in CALLS, (i for i in instructions if i.offset > made.offset))
     following = {found.opname for found in after} - {"PRECALL"}
     is_scaled = bool(following) and following <= _SCALES
-    return Call(".".join(names), _resolved(frame, names), arguments, is_running, is_scaled, not following)
+    called = Code(frame.f_code, frame.f_locals, frame.f_globals).resolved(function.names)
+    return RunningCall(".".join(function.names), called, arguments, is_running, is_scaled, not following)
 
 
-def _resolved(frame: FrameType, names: list[str]) -> Any:
-    """The object of a name and its attributes, without running code of users."""
-    scopes: tuple[Any, ...] = (frame.f_locals, frame.f_globals, vars(builtins))
-    found = next((scope.get(names[0]) for scope in scopes if names[0] in scope), None)  # past `ClassBody.__getitem__`
-    for name in names[1:]:
-        found = getattr(found, name, None) if isinstance(found, (ModuleType, type)) else None
-    return found
-
-
-def _source(code: CodeType, start: tuple[int, int], end: tuple[int, int]) -> str | None:
+def _source(code: CodeType, start: Place, end: Place) -> str | None:
     """The source between two places, on one line; None if there is no source, or it has comments."""
     lines = [linecache.getline(code.co_filename, number).encode() for number in range(start[0], end[0] + 1)]
     lines[-1] = lines[-1][: end[1]]
@@ -259,7 +225,7 @@ _SHAPES: Final = {"zeros": 0, "ones": 0, "empty": 0, "full": 0, "arange": 0, "no
 """The position of the shape among the arguments of functions of arrays."""
 
 
-def shape_made(call: Call) -> str | None:
+def shape_made(call: RunningCall) -> str | None:
     """The source of the shape of the array that a call makes for a Variable around it, if the call tells."""
     name = call.text.rpartition(".")[2]
     is_initializer = "initializers" in getattr(call.function, "__module__", "")
@@ -271,7 +237,7 @@ def shape_made(call: Call) -> str | None:
     return ast.unparse(ast.Tuple(sizes)) if is_known and (name != "arange" or len(_parsed(call).args) == 1) else None
 
 
-def initializer_made(call: Call) -> str | None:
+def initializer_made(call: RunningCall) -> str | None:
     """The initializer of declax for the array that a call makes for a Variable around it, if the call tells."""
     name = call.text.rpartition(".")[2]
     if not call.is_passed_on:
@@ -283,7 +249,7 @@ def initializer_made(call: Call) -> str | None:
     return {"zeros": "zeros", "ones": "ones", "empty": "zeros", "normal": "normal(0.02)"}.get(name)
 
 
-def _argument(call: Call, position: int | None, name: str) -> ast.expr | None:
+def _argument(call: RunningCall, position: int | None, name: str) -> ast.expr | None:
     """The argument of a call at a position, or of a name."""
     made = _parsed(call)
     if position is None or any(isinstance(arg, ast.Starred) for arg in made.args):
@@ -293,7 +259,7 @@ def _argument(call: Call, position: int | None, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in made.keywords if keyword.arg == name), None)
 
 
-def _parsed(call: Call) -> ast.Call:
+def _parsed(call: RunningCall) -> ast.Call:
     with contextlib.suppress(SyntaxError):
         made = ast.parse(f"f{call.arguments}", mode="eval").body
         if isinstance(made, ast.Call):

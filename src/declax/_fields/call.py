@@ -149,6 +149,11 @@ def walk(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> l
     return list(found.values())
 
 
+def calls_in(value: Any, below: Callable[[Any], tuple[Any, ...]] = operands_of) -> list[Call]:
+    """The calls of classes and functions that `walk` finds, the outer ones first."""
+    return [call for call in map(call_of, walk(value, below)) if call is not None]
+
+
 def items(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value
 
@@ -231,13 +236,15 @@ OPERATIONS: Final = {id(function): notation for function, notation in _NOTATIONS
 """How Python writes each operation, with a place for each operand; by identity, since targets may have no hash."""
 
 
+_OF_NUMBERS: Final = OPERATIONS.keys() - map(id, (repeated, chosen, literal, attribute, item_of))
+
 _RESULTS: Final = {id(same): 0, id(literal): 0, id(repeated): 1, id(chosen): 1}
 """The first operand that is, or is in, the value of an operation."""
 
 
 def is_arithmetic(target: Any) -> bool:
     """Whether a function is an operation that gives a number for numbers."""
-    return id(target) in OPERATIONS and not (is_lazy(target) or target in (literal, attribute, item_of))
+    return id(target) in _OF_NUMBERS
 
 
 def is_equality(target: Any) -> bool:

@@ -10,17 +10,18 @@ import builtins
 import dataclasses
 import sys
 from collections.abc import Iterable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from declax._fields.annotations import annotation_text
-from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults
+from declax._fields.body_code import NO_FAULTS, BodyFaults, attribute_read, binds, body_faults, unpacked_with
 from declax._fields.call import CONTAINERS, entries, has_expression, rebuilt
 from declax._fields.expressions import Declaration, Expression, Literal, Reference
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.refusals import is_class_body
 from declax._fields.sources import text_of
 from declax._fields.specifiers import CLASS_VAR
+from declax._typing import CAPTURES_KEY, INFO_KEY, OWN_PREFIX
 from declax.errors import FieldError, type_name
 
 RNGS_LINES: Final = "_: dx.KW_ONLY\nrngs: dx.InitVar[dx.Rngs] = dx.field()"
@@ -38,15 +39,17 @@ class BodyNames:
       bound: the expressions by name, in order.
       reads: the names that the statement of each name read.
       twice: the first name that is bound again after an expression, if any.
+      unpacked: each name to which an unpacking binds an expression again, with the expression.
       faults: what its code does with the names, if it binds an expression.
     """
 
-    __slots__ = ("_known", "bound", "faults", "reads", "twice")
+    __slots__ = ("_known", "bound", "faults", "reads", "twice", "unpacked")
 
     def __init__(self) -> None:
         self.bound: dict[str, Expression] = {}
         self.reads: dict[str, tuple[str | PlainDefault, ...]] = {}
         self.twice: str | None = None
+        self.unpacked: dict[str, Expression] = {}
         self.faults: BodyFaults = NO_FAULTS
         self._known: dict[int, Any] = {}  # containers with a name, and their contents, by identity
 
@@ -92,13 +95,14 @@ class BodyNames:
 class ClassBody(dict[str, Any]):
     """A namespace in which each binding of a name ends a statement."""
 
-    __slots__ = ("_bases", "_body", "_code", "_outside", "_read")
+    __slots__ = ("_bases", "_body", "_code", "_implies_rngs", "_outside", "_read")
 
     _pytree__is_class_body = True
 
     def __init__(self, bases: tuple[type, ...] = ()) -> None:
         super().__init__()
         self._bases = bases
+        self._implies_rngs = True in [getattr(base, "_pytree__implies_rngs", False) for base in bases]
         self._body = BodyNames()
         self._code: CodeType | None = None
         self._read: list[str | PlainDefault] = []
@@ -130,6 +134,8 @@ class ClassBody(dict[str, Any]):
         if has_expression(value):
             if not body.bound and self._code is not None:
                 body.faults = body_faults(self._code)
+            if not read and (frame := sys._getframe(1)).f_code is self._code:  # a further target of the statement
+                self._look_at_unpacked(name, value, frame)
             value = body.bind(name, value)
             if name in body.faults.read_inside:
                 raise self._read_inside(name, body.faults.read_inside[name])
@@ -137,19 +143,29 @@ class ClassBody(dict[str, Any]):
             body.reads[name] = tuple(read)
         super().__setitem__(name, value)
 
-    def close(self) -> BodyNames | None:
-        """Ends the body, whose class is made; what it recorded, if it bound expressions."""
+    def close(self, cls: str) -> BodyNames | None:
+        """Ends the body of a class, which is made; what it recorded, if it bound expressions."""
         if self._code is not None:
             OPEN_BODIES.close(self._code)
+        self._check_names(cls)
         return self._body if self._body.bound else None
+
+    def _check_names(self, cls: str) -> None:
+        """Refuses the names under which declax keeps what it knows; all others are free."""
+        names = (*self, *dict.get(self, "__annotations__", ()))
+        own = [name for name in names if name.startswith(OWN_PREFIX) or name == CAPTURES_KEY]
+        is_copy = hasattr(dict.get(self, INFO_KEY), "is_declared")  # of the entries of a class
+        if own and not is_copy and not str(dict.get(self, "__module__")).startswith("declax."):
+            raise FieldError(
+                f"{cls}.{own[0]}",
+                "declax keeps what it knows of a class and of its instances under this name",
+                why=f"so it does under all names that begin with {OWN_PREFIX!r}, and under {CAPTURES_KEY!r}",
+                fix=f"{own[0].strip('_').removeprefix('pytree__')} = ...        # another name",
+            )
 
     def note(self, default: PlainDefault) -> None:
         """Notes that the running statement reads the default of a field of another class."""
         self._read.append(default)
-
-    @property
-    def _implies_rngs(self) -> bool:
-        return any(getattr(base, "_pytree__implies_rngs", False) for base in self._bases)
 
     @property
     def _class_name(self) -> str:
@@ -168,6 +184,14 @@ class ClassBody(dict[str, Any]):
             raise reads_constant(
                 where, dataclasses.MISSING, annotations[names[0]], f"expression of {reader!r}", why=why
             )
+
+    def _look_at_unpacked(self, name: str, value: Any, frame: FrameType) -> None:
+        """Keeps an expression to which the running unpacking gave a name before, as in ``q, k = [call] * 2``."""
+        items = [value] if isinstance(value, Expression) else [item for _, item in entries(value)]
+        named = {item._pytree__name: item for item in items if isinstance(item, Expression)}
+        again = [named[first] for first in unpacked_with(frame) if first in named]
+        if again:
+            self._body.unpacked[name] = again[0]
 
     def _read_inside(self, name: str, scope: str) -> FieldError:
         """The error for an inner scope that reads a field, which it cannot see."""

@@ -58,12 +58,15 @@ class ClassInfo:
         MISSING until an instance is made.
       is_dataclass: whether it, or a base, is a dataclass.
       specs: its fields.
+      declared: the names of its fields, or the annotated names of an open class, for which the class has no value.
       init_vars: the names of its InitVars, in the order of the constructor.
       variables: the fields of a dataclass that are Variables.
       is_frozen: whether it is a frozen dataclass.
       lacks_names: whether names in its annotations were not found, so that it is read again.
       is_registered: whether JAX and the layouts know the class in this process.
       is_complete: whether all names in its annotations were found, or never will be.
+      entries: the number of attributes of the class when `check_added` last saw them.
+      where: conditions on the sizes of arrays that its methods are called with.
       late_defaults: functions that make the defaults which the class has no attributes with; None until one is needed.
     """
 
@@ -78,12 +81,15 @@ class ClassInfo:
     taken: Any = MISSING
     is_dataclass: bool = False
     specs: Mapping[str, FieldSpec] = {}
+    declared: frozenset[str] = frozenset()
     init_vars: Sequence[str] = ()
     variables: frozenset[str] = frozenset()
     is_frozen: bool = False
     lacks_names: bool = False
     is_registered: bool = False
     is_complete: bool = False
+    entries: int = 0
+    where: Sequence[str] = ()
     late_defaults: Mapping[str, Callable[[], Any]] | None = None
 
     def __init__(self, body: BodyNames | None = None, like: ClassInfo | None = None) -> None:
@@ -121,7 +127,7 @@ class ClassInfo:
 
     @property
     def _kept(self) -> dict[str, Any]:
-        return {**self.__dict__, "is_registered": False, "is_complete": False, "late_defaults": None}
+        return {**self.__dict__, "is_registered": False, "is_complete": False, "entries": 0, "late_defaults": None}
 
 
 NOT_PREPARED: Final = ClassInfo()
@@ -262,8 +268,9 @@ def _has_init_of_its_own(cls: type) -> bool:
 
 def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
     """The fields that a class declares or inherits, and whether a name in their annotations was not found."""
-    cls = info.cls
-    fields = fields_of(cls, FIELD) if info.is_dataclass else {}
+    cls: Any = info.cls
+    declared: Mapping[str, Any] = cls.__dataclass_fields__ if info.is_dataclass else {}
+    fields = {name: field for name, field in declared.items() if field._field_type is FIELD}
     annotations, marks = _annotations_of(cls, fields)
     scopes: dict[type, AnnotationScope] = {}
     specs = {}
@@ -277,12 +284,6 @@ def read_fields(info: ClassInfo) -> tuple[dict[str, FieldSpec], bool]:
         if is_declared or _is_marked(spec.annotation):
             specs[name] = spec
     return specs, not all(map(attrgetter("is_complete"), scopes.values()))
-
-
-def fields_of(cls: Any, kind: object) -> dict[str, dataclasses.Field[Any]]:
-    """The entries of the ``__dataclass_fields__`` of a class that are of a kind: `FIELD`, or `INIT_VAR`."""
-    fields: dict[str, Any] = cls.__dataclass_fields__
-    return {name: field for name, field in fields.items() if field._field_type is kind}
 
 
 def _annotations_of(

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from declax._fields.call import Call, call_of, chosen, has_expression, repeated
-from declax._fields.expressions import Expression, defer_call, referred
-from declax._fields.refusals import refuse_partial, require_class_body
+from declax._fields.call import CONTAINERS, call_of, chosen, has_expression, repeated, target_of
+from declax._fields.expressions import defer_call, referred
+from declax._fields.refusals import refuse_holder
 from declax._fields.sources import class_text, text_of
+from declax._typing import INFO_KEY, MYPY
 from declax.errors import FieldError, describe
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 U = TypeVar("U")
+
+if TYPE_CHECKING:
+    from declax._fields.functions import Function, FunctionPart
+
+if TYPE_CHECKING and not MYPY:  # which would solve the type variables of `max` by the first one; the plugin helps there
+
+    @overload
+    def defer(function: Callable[P, Function[Q, R]], /) -> Callable[P, FunctionPart[Q, R]]: ...
+    @overload
+    def defer(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 def defer(function: Callable[P, R], /) -> Callable[P, R]:
@@ -34,7 +47,7 @@ def defer(function: Callable[P, R], /) -> Callable[P, R]:
     >>> Table(3).names
     ['a', 'b']
     """
-    refuse_partial(function, "defer")
+    refuse_holder(function, "defer")
 
     def deferred(*args: P.args, **kwargs: P.kwargs) -> Any:
         return defer_call(function, args, kwargs)
@@ -50,7 +63,8 @@ def repeat(n: int, item: T, /) -> list[T]:
       item: the deferred call.
 
     Raises:
-      FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name.
+      FieldError: if all elements would be one object: `item` is not an expression, or a part that has a name; if `n` is
+        no number.
       ExpressionError: outside of a class body.
 
     >>> import declax as dx
@@ -67,7 +81,16 @@ def repeat(n: int, item: T, /) -> list[T]:
             "repeat",
             "the repeated value is not a deferred call, so that all elements would be one object",
             got=describe(item),
-            fix=f"dx.repeat({text_of(n)}, dx.defer({class_text(type(item))})(...))",
+            fix=f"dx.repeat({_length_and_call(n, item)})",
+        )
+    if _is_no_number(n):
+        raise FieldError(
+            "repeat",
+            "the first argument is the number of elements",
+            got=text_of(n),
+            fix=f"dx.repeat({text_of(item)}, {text_of.term(referred(n))})"
+            if has_expression(n)
+            else "dx.repeat(3, dx.Linear(dim, dim))",
         )
     part = referred(item)
     if call_of(part) is not None and part._pytree__name is not None:
@@ -77,11 +100,30 @@ def repeat(n: int, item: T, /) -> list[T]:
             why="the name of a part refers to the object that an instance has",
             fix=f"dx.repeat(depth, {text_of.term(part)})",
         )
-    made = Expression(Call(repeated, (n, item)))
-    require_class_body(made)
-    return made  # type: ignore[return-value]  # an expression stands for its value
+    return defer_call(repeated, (n, item))  # type: ignore[return-value]  # an expression stands for its value
 
 
+def _is_no_number(n: object) -> bool:
+    """Whether no value of an argument can be a number: a literal, or a call that gives a Pytree."""
+    target = target_of(referred(n))
+    return n.__class__ in (*CONTAINERS, str, float) or (isinstance(target, type) and hasattr(target, INFO_KEY))
+
+
+def _length_and_call(n: object, item: object) -> str:
+    """The arguments that `repeat` needs in place of others: of the other order, a class, a function, or an object."""
+    if call_of(n) is not None and not isinstance(item, type):
+        return f"{text_of(item)}, {text_of(n)}"
+    if isinstance(item, type):
+        return f"{text_of(n)}, {class_text(item)}(...)"
+    if isinstance(item, FunctionType) and item.__name__.isidentifier():
+        return f"{text_of(n)}, dx.defer({item.__name__})(...)"
+    return f"{text_of(n)}, dx.defer({class_text(type(item))})(...)"
+
+
+@overload
+def when(flag: bool, item: Function[P, R], /) -> FunctionPart[P, R] | None: ...
+@overload
+def when(flag: bool, item: Function[P, R], other: Function[Q, T], /) -> FunctionPart[P, R] | FunctionPart[Q, T]: ...
 @overload
 def when(flag: bool, item: T, /) -> T | None: ...
 @overload
@@ -106,6 +148,4 @@ def when(flag: bool, item: Any, other: Any = None, /) -> Any:
     >>> Head(3).width, Head(3, is_small=False).width
     (3, 12)
     """
-    made = Expression(Call(chosen, (flag, item, other)))
-    require_class_body(made)
-    return made
+    return defer_call(chosen, (flag, item, other))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from declax._fields.body_code import is_subscript
 from declax._fields.call import (
     ARITHMETIC,
     COMPARISONS,
@@ -22,10 +23,11 @@ from declax._fields.call import (
     Term,
     attribute,
     call_of,
+    calls_in,
+    chosen,
     entries,
     has_expression,
     is_equality,
-    is_lazy,
     item_of,
     literal,
     operands_of,
@@ -57,6 +59,7 @@ class Expression(Term):
     """
 
     __slots__ = ()
+    __isabstractmethod__: Final = False  # asked of all attributes of a class, which `__getattr__` would refuse slowly
 
     def __set_name__(self, owner: Any, name: str) -> None:
         if self._pytree__owner is None and not hasattr(owner, "_pytree__is_pytree"):
@@ -66,7 +69,7 @@ class Expression(Term):
 
     def __hash__(self) -> int:
         if is_class_body(sys._getframe(1)):
-            refuse(self, "a dict or set", _LOOKUP)
+            refuse_function(self, "a dict or set", _LOOKUP)
         return object.__hash__(self)
 
     def __repr__(self) -> str:
@@ -105,9 +108,11 @@ class Expression(Term):
             if is_outside or compares_by_identity(sys._getframe(1)):
                 # Caches of JAX, signatures and others compare what they hold.
                 return (call.args[0] is call.args[1]) is (call.target is operator.eq)
-        return refuse(self, "a truth test (if, not, and, or, in, max, min)", _TRUTH_TEST)
+        return refuse_function(self, "a truth test (if, not, and, or, in, max, min)", _TRUTH_TEST)
 
     def __index__(self) -> int:  # noqa: PLE0305  # it always raises
+        if is_subscript(sys._getframe(1)):
+            refuse(self, "a subscript", "dx.defer(operator.getitem)(values, TERM)        # in place of values[TERM]")
         refuse_function(self, "int(), float(), range(), a shape or another function", _NUMBER)
 
     def __round__(self, digits: int | None = None) -> Any:
@@ -132,17 +137,22 @@ class Expression(Term):
         refuse(self, "len()", "dx.defer(len)(TERM)")
 
     def __iter__(self) -> Iterator[Any]:
-        refuse(self, "iteration or unpacking", _ITERATION)
+        refuse_function(self, "iteration or unpacking", _ITERATION)
 
     def __contains__(self, item: object) -> bool:
         refuse(self, "`in`", f"dx.defer(operator.contains)(TERM, {text_of(item)})")
 
     def __format__(self, spec: str) -> str:
         form = f"{{:{spec}}}" if spec else "{}"
-        refuse(self, "formatting", f'dx.defer("{form}".format)(TERM)')
+        refuse_function(self, "formatting", f'dx.defer("{form}".format)(TERM)')
 
     def __str__(self) -> str:
-        return refuse(self, "str()", 'dx.defer("{}".format)(TERM)') if is_class_body(sys._getframe(1)) else repr(self)
+        frame = sys._getframe(1)
+        if is_library(frame):  # a primitive of JAX, which words that this is no array; it has swallowed other errors
+            refuse_function(self, "a function of JAX or numpy", "dx.defer(function)(TERM)")
+        if is_class_body(frame):
+            refuse_function(self, "str()", 'dx.defer("{}".format)(TERM)')
+        return repr(self)
 
 
 _LOOKUP: Final = """\
@@ -152,7 +162,8 @@ _TRUTH_TEST: Final = """\
 dx.when(TERM, part, other)        # in place of `if`, `and` and `or`
 dx.defer(operator.not_)(TERM)        # in place of `not`
 dx.defer(operator.contains)(values, FIELD)        # in place of `in`
-dx.defer(max)(FIELD, other)        # in place of max, and in the same way other functions"""
+dx.defer(max)(FIELD, other)        # in place of max, and in the same way other functions
+def __post_init__(self): ...        # in place of `assert`, for values of self; or dx.field(ge=1, check=...)"""
 _NUMBER: Final = """\
 dx.defer(int)(TERM)        # and in the same way math.sqrt, jnp.zeros and others
 dx.repeat(TERM, Block(dim))        # in place of a comprehension over range(TERM)"""
@@ -181,8 +192,8 @@ _CONSTANTS: Final = frozenset({int, float, bool, str, bytes})
 
 def _operation(function: Callable[..., Any], *operands: object) -> Expression:
     made = Expression(Call(function, operands))
-    is_declared = any(isinstance(value, Expression) and value._pytree__name is not None for value in operands)
-    if is_declared and not is_equality(function):
+    named = [value for value in operands if isinstance(value, Expression) and value._pytree__name is not None]
+    if named and not is_equality(function):
         require_class_body(made, MissingAttributeError if function is attribute else ExpressionError)
     return made
 
@@ -319,37 +330,42 @@ class Contents(NamedTuple):
       leaves: declarations, and expressions that have a name.
       calls: calls and lists without a name, at each place where they stand; with the branches and lists around it, in
         which it is evaluated or not, or several times.
+      quotients: divisions, which give floats.
       constants: values that are not expressions, and hold none.
     """
 
     leaves: list[Expression]
     calls: list[tuple[Expression, tuple[int, ...]]]
+    quotients: list[Expression]
     constants: list[Any]
 
 
 def contents_of(value: Expression, known: Mapping[int, object]) -> Contents:
     """What an expression is made of; those whose identity is known have a name."""
-    found = Contents([], [], [])
+    found = Contents([], [], [], [])
     waiting: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
     opened = set[int]()
     while waiting:
         parent, around = waiting.pop()
-        is_forked = is_lazy(target_of(parent))
+        target = target_of(parent)
+        is_forked = target is chosen or target is repeated
+        if target is operator.truediv:
+            found.quotients.append(parent)
         for number, operand in enumerate(operands_of(parent)):
             inside = (*around, id(parent), number) if is_forked and number else around
             if id(operand) in known or isinstance(operand, Declaration):
                 found.leaves.append(operand)
-            elif operand.__class__ in CONTAINERS and has_expression(operand):
-                waiting.append((operand, inside))
-            elif not isinstance(operand, Expression):
-                found.constants.append(operand)
-            else:
+            elif isinstance(operand, Expression):
                 is_call = call_of(operand) is not None or target_of(operand) is repeated
                 if is_call:
                     found.calls.append((operand, inside))
                 if not is_call or id(operand) not in opened:
                     waiting.append((operand, inside))
                 opened.add(id(operand))
+            elif operand.__class__ in CONTAINERS and has_expression(operand):
+                waiting.append((operand, inside))
+            else:
+                found.constants.append(operand)
     return found
 
 
@@ -357,7 +373,7 @@ def is_constant(value: Any) -> bool:
     """Whether a value is made of calls and literals alone, without a field, and its calls require no `rngs`."""
     terms = [term for term in walk(value) if isinstance(term, Term)]
     is_closed = all(call_of(term) is not None or isinstance(term, Literal | Reference) for term in terms)
-    return is_closed and not any(map(lacks_rngs, filter(None, map(call_of, terms))))
+    return is_closed and not any(map(lacks_rngs, calls_in(value)))
 
 
 def items_of(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:
@@ -384,8 +400,8 @@ def _deferred_slices(key: Any) -> Any:
     return key
 
 
-def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expression:
+def defer_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Expression:
     """A call that each instance makes for itself; in a class body, since elsewhere nothing would make it."""
-    made = Expression(Call(function, args, kwargs))
+    made = Expression(Call(function, args, kwargs or {}))
     require_class_body(made)
     return made

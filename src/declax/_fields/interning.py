@@ -61,7 +61,8 @@ class Interned(Generic[V]):
             found = None if known is None else known()
             if found is None:
                 found = make()
-                self._objects.pop(content, None)  # of an object that is about to be freed
+                if known is not None:  # of an object that is about to be freed
+                    self._objects.pop(content, None)
                 found._content = content  # type: ignore[attr-defined]  # see above
                 self._objects[content] = ref(found)
         return found

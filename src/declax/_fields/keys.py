@@ -46,8 +46,10 @@ class OpenBodies(threading.local):
 
     def close(self, code: CodeType) -> None:
         """Leaves a body, and those within it that raised."""
-        found = [index for index, (known, _) in enumerate(self._stack) if known is code]
-        self._keep(self._stack[: found[-1]] if found else self._stack)
+        if id(code) in self.codes:
+            while self._stack.pop()[0] is not code:
+                pass
+            self._keep(self._stack)
 
     def _keep(self, stack: list[tuple[CodeType, bool]]) -> None:
         self._stack = stack
@@ -56,12 +58,6 @@ class OpenBodies(threading.local):
     def runs(self, frame: FrameType) -> bool:
         """Whether a frame runs one of the bodies."""
         return id(frame.f_code) in self.codes
-
-    def innermost(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost body among a frame and those that called it."""
-        while frame is not None and id(frame.f_code) not in self.codes:
-            frame = frame.f_back
-        return frame
 
     def around(self, frame: FrameType | None) -> CodeType | None:
         """The code of the class body that a frame runs, or by which it was called directly.

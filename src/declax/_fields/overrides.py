@@ -13,6 +13,7 @@ from declax._fields.call import (
     CONTAINERS,
     Call,
     call_of,
+    calls_in,
     entries,
     has_expression,
     is_lazy,
@@ -20,7 +21,6 @@ from declax._fields.call import (
     results_of,
     target_of,
     unnamed,
-    walk,
 )
 from declax._fields.expressions import Expression, Literal, Reference
 from declax._fields.sources import declared_text
@@ -119,8 +119,7 @@ def expression_of(override: Call) -> Expression:
 
 def _call_in(expression: Any) -> Call | None:
     """The one call whose arguments a part has; None if there is none, or two."""
-    calls = filter(None, map(call_of, walk(expression, _branches)))
-    found = [call for call in calls if not isinstance(call.target, Expression)]
+    found = [call for call in calls_in(expression, _branches) if not isinstance(call.target, Expression)]
     return found[0] if len(found) == 1 else None
 
 
@@ -133,7 +132,7 @@ def _over(part: DeclaredPart, value: Any, flag: object, arguments: Mapping[str, 
     """An expression whose call has other arguments; a branch without the call, under a flag, takes none."""
     if call_of(value) is part.call:
         return Expression(part.call.with_arguments(arguments))
-    if part.call in map(call_of, walk(value, _branches)):
+    if part.call in calls_in(value, _branches):
         outer = value._pytree__call
         flag, *branches = outer.args
         return Expression(Call(outer.target, (flag, *(_over(part, item, flag, arguments) for item in branches))))

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
+import itertools
 import sys
-from types import FrameType
+from collections.abc import Iterable
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
-from declax._fields.body_code import Call, calls_around, initializer_made, shape_made, target_of
-from declax._fields.call import CONTAINERS, Term, has_expression, items, operands_of
+from declax._fields.body_code import RunningCall, calls_around, initializer_made, name_bound, shape_made
+from declax._fields.bytecode import cells_of
+from declax._fields.call import (
+    COMPARISONS,
+    CONTAINERS,
+    Call,
+    Term,
+    calls_in,
+    has_expression,
+    items,
+    operands_of,
+    target_of,
+)
 from declax._fields.keys import OPEN_BODIES
 from declax._fields.sources import class_text, text_of
 from declax._jax import converts_to_array
-from declax.errors import DeclaxError, ExpressionError, FieldError
+from declax.errors import DeclaxError, ExpressionError, FieldError, type_name
 
 
 def refuse(term: Term, operation: str, fix: str) -> NoReturn:
@@ -39,15 +53,17 @@ def refuse_function(term: Term, operation: str, fix: str) -> NoReturn:
     variable = next((call for call in calls if hasattr(call.function, "raw_value")), None)
     if frame is not None and variable is not None:
         fix = variable_line(
-            target_of(frame) or "w", variable.function, shape_made(calls[0]), initializer_made(calls[0])
+            name_bound(frame) or "w", variable.function, shape_made(calls[0]), initializer_made(calls[0])
         )
-    elif calls and calls[0].is_running:
+    elif calls and calls[0].is_running and not hasattr(calls[0].function, "_pytree__is_pytree"):
         fix = _fix_of_call(calls[0])
+        if target_of(term) in COMPARISONS.values():
+            fix = fix.replace("TERM", "FIELD")
     refuse(term, operation, fix)
 
 
-def _field_in(term: Term) -> Term:
-    """The first field or term in a term, as `dim` in ``dim > 3``."""
+def _field_in(term: Any) -> Any:
+    """The first field or term in a term, as `dim` in ``dim > 3``; what is no term itself."""
     return next((operand for operand in operands_of(term) if isinstance(operand, Term)), term)
 
 
@@ -58,7 +74,7 @@ _FIXES: Final = {
 """For functions with a shorter way than `defer`, by the last part of their names."""
 
 
-def _fix_of_call(call: Call) -> str:
+def _fix_of_call(call: RunningCall) -> str:
     shorter = _FIXES.get(call.text.rpartition(".")[2])
     return f"dx.defer({call.text}){call.arguments}" if shorter is None else shorter.format(call.text)
 
@@ -76,7 +92,9 @@ def variable_line(name: str, kind: type, shape: str | None, initializer: str | N
 def class_body() -> FrameType | None:
     """The innermost class body of a Pytree among the frames that run."""
     frame: FrameType | None = sys._getframe(1)
-    found = OPEN_BODIES.innermost(frame)
+    found = frame
+    while found is not None and id(found.f_code) not in OPEN_BODIES.codes:
+        found = found.f_back
     while found is None and frame is not None:
         found = frame if is_class_body(frame) else None
         frame = frame.f_back
@@ -112,13 +130,17 @@ def require_class_body(term: Term, error: type[DeclaxError] = ExpressionError) -
     frame = class_body()
     if frame is None:
         plain = _plain_class_body()
+        fix = "block.dim        # the field of an instance, in place of Block.dim"
+        target = target_of(term)
+        if plain is not None and isinstance(target, type) and getattr(target, "_pytree__is_module", False):
+            fix = f"@dx.dataclass\nclass {plain}(dx.Layer): ...        # a class without this base has no parts"
+        elif plain is not None:
+            fix = f"@dx.dataclass\nclass {plain}(dx.Pytree): ...        # a plain dataclass calls no functions\n"
+            fix += "def __post_init__(self): ...        # computes them, in a plain one"
         raise error(
             text_of.whole(term),
             "a field has no value until an instance is created, and this is not in the body of a declared class",
-            fix="block.dim        # the field of an instance, in place of Block.dim"
-            if plain is None
-            else f"@dx.dataclass\nclass {plain}(dx.Pytree): ...        # a plain dataclass calls no functions\n"
-            "def __post_init__(self): ...        # computes them, in a plain one",
+            fix=fix,
         )
     return frame
 
@@ -133,18 +155,78 @@ def _plain_class_body() -> str | None:
     return None
 
 
-def refuse_partial(value: Any, where: str, depth: int = 8) -> None:
-    """Raises for a `functools.partial` over an expression, also in literals: nothing would evaluate it."""
-    if value.__class__ in CONTAINERS and depth:
-        for item in items(value):
-            refuse_partial(item, where, depth - 1)
-    if not isinstance(value, functools.partial):
+def refuse_holder(value: Any, where: str, depth: int = 8) -> None:
+    """Raises for an object that holds an expression and is no literal, also in literals: nothing would evaluate it."""
+    kind = value.__class__
+    if kind in CONTAINERS:
+        for item in items(value) if depth else ():
+            refuse_holder(item, where, depth - 1)
         return
-    held = next(filter(has_expression, (*value.args, *value.keywords.values())), None)
+    held = None if isinstance(value, NO_HOLDERS) else next(filter(has_expression, _held_by(value)), None)
     if held is not None:
         raise FieldError(
             where,
-            f"a partial holds the field expression {text_of(held)}",
+            f"the {type_name(kind)} holds the field expression {text_of(held)}",
             why="it would stay an expression there",
-            fix="dx.defer(functools.partial)(f, dim)        # each instance makes the partial",
+            fix=variable_line(where.rpartition(".")[2], kind, None, None)
+            if hasattr(kind, "raw_value")
+            else _fix_of_holder(value, held),
         )
+
+
+def _fix_of_holder(value: Any, held: Any) -> str:
+    kind = value.__class__
+    defaults = _defaults_of(value) if kind is FunctionType else {}
+    parameter = next((name for name, default in defaults.items() if default is held), None)
+    if parameter is not None:
+        return f"def {value.__name__}(self, {parameter}=None): ...        # which takes it from self where it is None"
+    literal = f"[{text_of(held)}]        # or a literal tuple or dict"
+    is_container = issubclass(kind, (list, tuple, dict))
+    holds_parts = any(isinstance(c.target, type) and hasattr(c.target, "_pytree__is_pytree") for c in calls_in(held))
+    if holds_parts and not is_container:  # which nobody would find in the object
+        is_plain = kind is not functools.partial and not issubclass(kind, _COLLECTIONS)
+        return f"class {type_name(kind)}(dx.Module): ...        # holds layers\n{literal}" if is_plain else literal
+    made = "functools.partial)(f, dim" if kind is functools.partial else f"{_maker_of(value)})(..."
+    fix = f"dx.defer({made})        # each instance makes it"
+    if kind is FunctionType:
+        fix += f"\nself.{text_of(_field_in(held))}        # in a method, and in what decorates it"
+    return f"{fix}\n{literal}" if issubclass(kind, _COLLECTIONS) else fix
+
+
+def _maker_of(value: Any) -> str:
+    """The text of the function or class that made an object."""
+    if isinstance(value, FunctionType):  # which another function defines around what it got
+        around = value.__qualname__.split(".<locals>.")[-2::-1]
+        return next((name for name in around if not name.startswith("<")), "function")
+    return "dx.spec" if type_name(value.__class__) == "Spec" else class_text(value.__class__)
+
+
+_COLLECTIONS: Final = (list, tuple, dict, set, frozenset, collections.deque)
+NO_HOLDERS: Final = (Term, type, ModuleType, staticmethod, classmethod, str, int, float, type(None))
+"""What holds no expression, or what Python calls."""
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """What a partial, a collection, the closure and defaults of a function, a Spec or another object holds."""
+    if isinstance(value, functools.partial):
+        return (*value.args, *value.keywords.values())
+    if isinstance(value, _COLLECTIONS):
+        return value.values() if isinstance(value, dict) else value
+    if isinstance(value, FunctionType):
+        return (*cells_of(value).values(), *_defaults_of(value).values())
+    slots = (base.__dict__.get("__slots__", ()) for base in type(value).__mro__)
+    names = ("start", "stop", "step") if isinstance(value, slice) else itertools.chain(*map(_as_tuple, slots))
+    slotted = (getattr(value, name, None) for name in names if not name.startswith("__"))
+    held = [*getattr(value, "__dict__", {}).values(), *slotted]
+    return [*held, *(operand for item in held if isinstance(item, Call) for operand in item.operands())]
+
+
+def _defaults_of(function: FunctionType) -> dict[str, Any]:
+    """The defaults of a function by the names of its parameters."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+
+
+def _as_tuple(names: Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -16,7 +16,7 @@ import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
-from typing import Any, Final, NamedTuple, Self, TypeVar, overload
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -33,16 +33,29 @@ _PLAIN: Final[frozenset[type]] = frozenset(
 """Types whose values always have a hash: asking it of them would be a waste."""
 
 
+_EXACT: Final = {cls.__eq__ for cls in (object, int, str, bytes, np.dtype, types.MethodType)}
+"""Comparisons by which values are equal only where they are the same, unless their classes differ."""
+
+
 class _ByClass(dict[type, bool]):
-    """Whether equal values of a class are the same value, unless their classes differ; decided once for each class."""
+    """Whether equal values of a class are the same value, unless their classes differ; decided once for each class.
+
+    The comparison of a class that is written in Python decides that itself. One that is written in C may take two
+    values for equal that a program tells apart: 0.0 and -0.0, two empty ranges, ``Decimal("1.0")`` and ``("1.00")``,
+    one moment in two time zones.
+    """
 
     def __missing__(self, cls: type) -> bool:
         is_compared = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.eq  # type: ignore[attr-defined]  # it has
-        found = self[cls] = not (is_compared or issubclass(cls, (tuple, frozenset, float)))
+        is_in_c = isinstance(cls.__eq__, types.WrapperDescriptorType) and cls.__eq__ not in _EXACT
+        found = self[cls] = not (is_compared or is_in_c or issubclass(cls, (tuple, frozenset, float, complex)))
         return found
 
 
-_is_told_by_class: Final = _ByClass({cls: cls is not float for cls in _PLAIN})
+_is_told_by_class: Final = _ByClass({cls: cls not in (float, complex) for cls in _PLAIN})
+
+NAN: Final = float("nan")
+"""Stands for each NaN in the description of a graph: no NaN equals another."""
 
 _OPENED = 10_000
 """How many dataclasses one value may hold before their fields count no more; only a cycle holds so many."""
@@ -55,9 +68,9 @@ def _compared_fields(cls: Any) -> tuple[str, ...]:
 
 
 def exact_types(value: Any) -> Hashable:
-    """A key that distinguishes equal values of different types: 1, True and 1.0; 0.0 and -0.0.
+    """A key that distinguishes equal values that differ by type, as 1, True and 1.0, or by text, as 0.0 and -0.0.
 
-    Looks into tuples, named tuples, frozensets and dataclasses.
+    Looks into tuples, named tuples, frozensets and dataclasses. Has `NAN` for a NaN.
     """
     cls: type = value.__class__
     if cls is tuple:
@@ -76,16 +89,38 @@ def _types_within(value: Any) -> Hashable:
         found.append(cls)
         if _is_told_by_class[cls]:
             continue
-        if issubclass(cls, float):
-            found[-1] = repr(item) if cls is float and item == 0.0 else cls
+        if issubclass(cls, (float, complex, np.floating)):
+            found[-1] = _number_type(item, cls)
         elif issubclass(cls, tuple):
             stack.extend(item)
         elif issubclass(cls, frozenset):
             found.append(frozenset((one, _types_within(one)) for one in item))
+        elif not hasattr(cls, "__dataclass_fields__"):
+            found.append(repr(item))
         elif opened < _OPENED:
             opened += 1
             stack.extend(map(getattr, repeat(item), _compared_fields(cls), repeat(None)))
     return tuple(found)
+
+
+def _number_type(number: Any, cls: type) -> Hashable:
+    """The key of a float or complex number; its text where it has a zero, which may be negative."""
+    if number != number:
+        return NAN
+    return (cls, repr(number)) if 0.0 in (number.real, number.imag) else cls
+
+
+_nans: Final[dict[type, Any]] = {float: NAN}
+
+
+def with_one_nan(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values, with one NaN of each class in place of those among them and in tuples."""
+    return tuple([with_one_nan(value) if value.__class__ is tuple else _one_nan(value) for value in values])
+
+
+def _one_nan(value: Any) -> Any:
+    is_nan = isinstance(value, (float, np.floating)) and value != value
+    return _nans.setdefault(value.__class__, value) if is_nan else value
 
 
 class Frozen(Shared):
@@ -117,7 +152,10 @@ class Frozen(Shared):
     ) -> Self:
         """The one snapshot with this content."""
         parts, names = tuple(parts), None if names is None else tuple(names)
-        content: Any = (parts, exact_types(parts))
+        types: Any = exact_types(parts)
+        if NAN in types:
+            parts = with_one_nan(parts)
+        content: Any = (parts, types)
         if issubclass(of, set):
             content = frozenset((part, exact_types(part)) for part in parts)
         key = (cls, of, content, names, names and exact_types(names), extra, attributes)
@@ -395,6 +433,9 @@ def _freeze(value: Any, where: str, around: Around) -> Frozen:
     if opened is None:
         return Compared(value)
     names, parts, extra = opened
+    model = None if names is None else model_among_keys(names)
+    if model is not None:
+        raise model_as_key(_place(where, around), model)
     frozen: list[Any] = []
     for key, part in zip(range(len(parts)) if names is None else names, parts, strict=True):
         if type(part) in _PLAIN:
@@ -444,6 +485,32 @@ def _check(item: Any, where: str, around: Around) -> None:
         )
     if len(around) == errors.MAX_DEPTH:
         raise errors.too_deep(where, [key for _, key in around])
+
+
+def model_among_keys(keys: Iterable[Any]) -> object | None:
+    """A key that is a model, or one in a tuple, which no copy of the dict has as its key; None if there is none."""
+    if _PLAIN.issuperset(map(type, keys)):
+        return None
+    waiting = list(keys)
+    for key in waiting:
+        if isinstance(key, (tuple, frozenset)):
+            waiting.extend(key)
+        elif key.__class__.__hash__ is object.__hash__ and _is_child(key):
+            return cast("object", key)
+    return None
+
+
+def model_as_key(where: str, model: object) -> errors.StatusError:
+    """The error of a model as a key."""
+    return errors.StatusError(
+        where,
+        f"{errors.with_article(errors.type_name(type(model)))} cannot be a key in an attribute",
+        expected="keys that are values: names, paths or numbers",
+        got=errors.describe(model),
+        why="keys are static; a copy of the model, as each transform makes, has other parts and would not find them",
+        fix='{"encoder": 0.5}        # by the name or path of the part, as dx.iter_modules gives it\n'
+        "dx.Param(..., decay=0.5)        # or as metadata of the Variables",
+    )
 
 
 def _is_constant(array: Any) -> bool:

@@ -16,13 +16,13 @@ from declax._fields.call import (
     Term,
     attribute,
     call_of,
+    calls_in,
     chosen,
     has_expression,
     literal,
     repeated,
     results_of,
     target_of,
-    walk,
 )
 from declax._fields.keys import OWN_RNGS, RNGS, given_rngs, omits_rngs, own_rngs_for, with_rngs
 from declax.errors import type_name
@@ -230,7 +230,7 @@ class SourceWriter(Writer):
 
     def _rngs_of(self, call: Call) -> Any:
         """The argument `rngs` of a call, or else of a call among its arguments."""
-        for held in filter(None, map(call_of, walk(Term(call)))):
+        for held in calls_in(Term(call)):
             given = given_rngs(held)
             if given is not None:
                 return given

@@ -32,18 +32,21 @@ from typing import (
 from declax._fields.call import has_expression
 from declax._fields.expressions import Declaration, Expression, Reference
 from declax._fields.expressions import Literal as LiteralExpression
-from declax._typing import MISSING, MYPY, Dtype, Initializer, Missing
+from declax._typing import MISSING, MYPY, TYPE_CHECKING_WITH_PYREFLY, Dtype, Initializer, Missing, Replaces
 from declax.errors import DeclaxError, FieldError, describe
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    from declax._fields.functions import Function, FunctionPart, P, R
+
 T = TypeVar("T")
 M = TypeVar("M")
 H = TypeVar("H", bound=Hashable)
+S = TypeVar("S", bound=Replaces)
 
-if not TYPE_CHECKING or MYPY:
+if TYPE_CHECKING_WITH_PYREFLY or not TYPE_CHECKING or MYPY:
     from dataclasses import InitVar as InitVar  # pyright: ignore[reportRedeclaration]  # not what it takes
 else:
 
@@ -66,7 +69,11 @@ class Status(enum.Enum):
     SNAPSHOT = "snapshot"
     """Static and mutable (a list, dict or set): a snapshot is part of the tree's definition."""
 
-    __hash__ = object.__hash__  # by identity: an Enum's own hash is a Python call
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...
+    else:
+        __hash__ = object.__hash__  # by identity: an Enum's own hash is a Python call
 
     @property
     def is_static(self) -> bool:
@@ -142,6 +149,7 @@ class _NotesOfArguments(_NotesOfAll, total=False):
     choices: Sequence[object] | None
     ge: float | None
     le: float | None
+    multiple_of: int | None
     check: Callable[[Any], object] | None
 
 
@@ -291,7 +299,22 @@ def _notes(**given: Unpack[Notes]) -> Notes:
 
 def is_restricted(notes: Notes) -> bool:
     """Whether the constructor checks the values of a field."""
-    return not notes.keys().isdisjoint(("ge", "le", "check"))
+    return not notes.keys().isdisjoint(("ge", "le", "multiple_of", "check"))
+
+
+def multiple_of(notes: Notes) -> int | str | None:
+    """The number that a field is a multiple of, or the name of the field that has it; None if there is none.
+
+    >>> import declax as dx
+    >>> @dx.dataclass
+    ... class Attention(dx.Layer):
+    ...     heads: int = dx.field(ge=1)
+    ...     dim: int = dx.field(multiple_of=heads)
+    >>> multiple_of(specifier_of(Attention.__dataclass_fields__["dim"]).notes)
+    'heads'
+    """
+    factor: Any = notes.get("multiple_of")
+    return factor._pytree__name if isinstance(factor, Expression) else factor
 
 
 def _specify(status: Status | None, options: dict[str, Any]) -> Any:
@@ -299,13 +322,32 @@ def _specify(status: Status | None, options: dict[str, Any]) -> Any:
     notes = _notes(**{name: options.pop(name) for name in given}) if given else Notes()
     if (choices := notes.get("choices")) is not None:
         notes["choices"] = tuple(choices)
+    if "multiple_of" in notes:
+        notes["multiple_of"] = _factor(notes["multiple_of"])
     if options.get("init") is False and is_restricted(notes):
         raise FieldError(
             "field",
-            "ge, le and check test an argument of the constructor, and init=False means that there is none",
+            "ge, le, multiple_of and check test an argument of the constructor; init=False means that there is none",
             fix="def __post_init__(self): ...        # checks what the class sets",
         )
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
+
+
+def _factor(factor: Any) -> Any:
+    """A number, or the name of the field that has it; the class body of a plain dataclass has no names yet."""
+    while isinstance(factor, Reference):
+        factor = factor._pytree__target
+    if isinstance(factor, Declaration) or (isinstance(factor, Expression) and factor._pytree__name is not None):
+        return factor._pytree__name or factor
+    if isinstance(factor, int) and not isinstance(factor, bool) and factor >= 1:
+        return factor
+    raise FieldError(
+        "field, multiple_of",
+        "a field is a multiple of a number, or of an earlier field",
+        expected="an integer of at least 1, or the name of a field",
+        got=describe(factor),
+        fix="dim: int = dx.field(multiple_of=heads)        # below heads: int = dx.field(ge=1)",
+    )
 
 
 class MutableDefaultNeedsDefaultFactory:
@@ -355,20 +397,43 @@ Mutable: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | bytearray
 Text: TypeAlias = str | bytes
 Array: TypeAlias = "jax.Array | np.ndarray[Any, Any]"
 
+# Editors show the first overload, and offer the parameters of all: so the plain one of `field` is first, and no options
+# are offered as a keyword. It names its parameters, because ty takes any keyword for one of an unpacked TypedDict.
 # None of the message classes is what a field is annotated with, so the line of the field is an error. They
-# overlap with the overloads behind them on purpose: a checker takes the first that fits.
+# overlap with the overloads behind them on purpose: a checker takes the first that fits. A Spec, which fits anywhere,
+# would fit the first of them.
+# In `T | Any`, the first part compares a default with the annotation. The second one keeps the annotation as the type
+# of the name in the class body; without it, checkers narrow the name to the type of the default.
 
 
 @overload
-def field(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+def field(
+    *,
+    help: str | None = None,
+    choices: Sequence[object] | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    multiple_of: int | None = None,
+    check: Callable[[Any], object] | None = None,
+    renamed_from: str | None = None,
+    sharding: object = None,
+    init: bool = True,
+    repr: bool = True,
+    hash: bool | None = None,
+    compare: bool = True,
+    metadata: Mapping[Any, Any] | None = None,
+    kw_only: bool | Missing = MISSING,
+) -> Any: ...
 @overload
-def field(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+def field(*, default: S, **options: Unpack[DataOptions]) -> S | Any: ...
 @overload
-def field(*, default: T, **options: Unpack[DataOptions]) -> T: ...
+def field(*, default: Mutable, **options: Unpack[DataOptions]) -> MutableDefaultNeedsDefaultFactory: ...
+@overload
+def field(*, default: Array, **options: Unpack[DataOptions]) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def field(*, default: T, **options: Unpack[DataOptions]) -> T | Any: ...
 @overload
 def field(*, default_factory: Callable[[], T], **options: Unpack[DataOptions]) -> T: ...
-@overload
-def field(**options: Unpack[DataOptions]) -> Any: ...
 def field(**options: Any) -> Any:
     """Declares an argument of the constructor, which the class body can refer to.
 
@@ -378,7 +443,7 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, check, renamed_from: as in `data`.
+      sharding, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -394,13 +459,15 @@ def field(**options: Any) -> Any:
 @overload
 def data(value: T, /) -> T: ...
 @overload
-def data(*, default: Text, **options: Any) -> StrIsNoDataUseStatic: ...
+def data(*, default: S, **options: Unpack[DataOptions]) -> S | Any: ...
 @overload
-def data(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+def data(*, default: Text, **options: Unpack[DataOptions]) -> StrIsNoDataUseStatic: ...
 @overload
-def data(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+def data(*, default: Mutable, **options: Unpack[DataOptions]) -> MutableDefaultNeedsDefaultFactory: ...
 @overload
-def data(*, default: T, **options: Unpack[DataOptions]) -> T: ...
+def data(*, default: Array, **options: Unpack[DataOptions]) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def data(*, default: T, **options: Unpack[DataOptions]) -> T | Any: ...
 @overload
 def data(*, default_factory: Callable[[], T], **options: Unpack[DataOptions]) -> T: ...
 @overload
@@ -420,6 +487,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       help: one line that explains the field, in place of its entry under ``Args:`` and of the docstring below it.
       choices: the values that the field may have.
       ge, le: the field's bounds, both included.
+      multiple_of: a number, or an earlier field, that divides the field.
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
       renamed_from: the field's former name.
@@ -434,11 +502,13 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
 @overload
 def static(value: T, /) -> T: ...
 @overload
-def static(*, default: Mutable, **options: Any) -> MutableDefaultNeedsDefaultFactory: ...
+def static(*, default: S, **options: Unpack[FieldOptions]) -> S | Any: ...
 @overload
-def static(*, default: Array, **options: Any) -> ArrayDefaultNeedsDefaultFactory: ...
+def static(*, default: Mutable, **options: Unpack[FieldOptions]) -> MutableDefaultNeedsDefaultFactory: ...
 @overload
-def static(*, default: H, **options: Unpack[FieldOptions]) -> H: ...
+def static(*, default: Array, **options: Unpack[FieldOptions]) -> ArrayDefaultNeedsDefaultFactory: ...
+@overload
+def static(*, default: H, **options: Unpack[FieldOptions]) -> H | Any: ...
 @overload
 def static(*, default_factory: Callable[[], T], **options: Unpack[FieldOptions]) -> T: ...
 @overload
@@ -452,7 +522,7 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     Args:
       value: a value to tag, in an assignment to an attribute.
-      default, default_factory, help, choices, ge, le, check, renamed_from: as in `data`.
+      default, default_factory, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
 
     >>> import declax as dx
@@ -539,6 +609,10 @@ def variable(
     return _field(specifier, init=False, repr=repr, compare=compare, metadata=None)
 
 
+@overload
+def submodule(build: Callable[[Any, Any], Function[P, R]], /) -> FunctionPart[P, R]: ...
+@overload
+def submodule(build: Callable[[Any], Function[P, R]], /) -> FunctionPart[P, R]: ...
 @overload
 def submodule(build: Callable[[Any, Any], M], /) -> M: ...
 @overload

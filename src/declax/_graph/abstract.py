@@ -36,23 +36,28 @@ def as_abstract(tree: N, graph: bool | None = None) -> N:
     >>> dx.as_abstract(dx.Param(jnp.ones((2, 3)))).value
     ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
+    return with_shapes(tree, graph)
+
+
+def with_shapes(tree: N, graph: bool | None = None, *, is_traced: bool = False) -> N:
+    """As `as_abstract`; `is_traced` of what a traced function made, where a size that does not fit is no error."""
     binding = bind(tree, graph)
     shapes = Shapes().of(binding.read())
     definition = binding.graphdef.definition
     for position, (path, leaf_def) in enumerate(zip(definition.paths, definition.leaf_defs, strict=True)):
         if leaf_def is not None and leaf_def[1].axes is not None:
-            shapes[position] = _placed(format_path(path), leaf_def[1], shapes[position])
-    made: N = build(binding.graphdef, shapes)
+            shapes[position] = _placed(format_path(path), leaf_def[1], shapes[position], is_traced)
+    made: N = build(binding.graphdef, shapes, orders=binding.orders)
     return made
 
 
-def _placed(where: str, metadata: Metadata, shape: Any) -> Any:
+def _placed(where: str, metadata: Metadata, shape: Any, is_traced: bool) -> Any:
     """The shape with the sharding that its Variable declares, if it has none and there is a mesh."""
     mesh = mesh_of(metadata)
     if mesh is None or getattr(shape, "sharding", ()) is not None:
         return shape
     sharding, misfits = declared_sharding(where, metadata, shape.shape, mesh)
-    report("as_abstract", misfits, mesh)
+    report("eval_shape" if is_traced else "as_abstract", misfits, mesh, is_traced=is_traced)
     return with_sharding(shape, sharding)
 
 

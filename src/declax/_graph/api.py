@@ -1,35 +1,31 @@
-"""Graphs split into a GraphDef and States, and merged again; calls of split graphs; copies of arrays."""
+"""Graphs split into a GraphDef and States, and merged again; calls of split graphs."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from copy import copy, deepcopy
-from operator import attrgetter
+from copy import deepcopy
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._filters import Filter
 from declax._graph.binding import bind, bind_and_read
+from declax._graph.cells import Cell, shown
+from declax._graph.copying import copy_leaves, copy_mutable, owners_of
 from declax._graph.flattening import GraphDef
-from declax._graph.nodes import is_ref
 from declax._graph.sown import captured_calls, give_captures, read_without_captures, take_captures
 from declax._graph.unflattening import blueprint_of, build, build_slots
 from declax._graph.updating import checked_array_leaves, join
 from declax._modes import is_on
 from declax._state.definition import StateDef
-from declax._state.states import State, make_state, show_variables, split_leaves
-from declax._tree.statuses import check_depth
+from declax._state.states import Owners, State, make_state, show_variables, split_leaves
 from declax._typing import RECORD_KEY, N, Path, Tuple2, Tuple3, Tuple4, Tuple5, Tuple6, Tuple7, Tuple8
 from declax._variables.kinds import Param
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Variable
-from declax.errors import GraphError, MissingAttributeError, describe, format_path
+from declax.errors import GraphError, MissingAttributeError, describe, format_path, type_name
 
 M = TypeVar("M", covariant=True)
 R = TypeVar("R", covariant=True)
@@ -67,9 +63,11 @@ PureState: TypeAlias = tuple[GraphDef[N], State[N]]
 _set_graphdef = GraphState._graphdef.__set__  # type: ignore[attr-defined]  # a slot descriptor
 
 
-def _make_graph_state(definition: StateDef, leaves: list[Any], graphdef: GraphDef[Any]) -> GraphState[Any]:
+def _make_graph_state(
+    definition: StateDef, leaves: list[Any], graphdef: GraphDef[Any], owners: Owners = ()
+) -> GraphState[Any]:
     """The GraphState with these leaves, whose list it takes over."""
-    made: Any = make_state(definition, leaves, GraphState)
+    made: Any = make_state(definition, leaves, GraphState, owners)
     _set_graphdef(made, graphdef)
     return made  # type: ignore[no-any-return]  # a GraphState
 
@@ -129,18 +127,19 @@ def split(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     (2.0, 0.0)
     """
     refuse_state("split", node)
-    graphdef, definition, leaves, _ = _read(node, graph)
+    graphdef, definition, leaves, cells = _read(node, graph)
+    owners = owners_of(cells)
     if not filters:
-        return graphdef, make_state(definition, leaves)
-    return graphdef, *split_leaves(definition, leaves, filters, "split", is_exhaustive=True)
+        return graphdef, make_state(definition, leaves, owners=owners)
+    return graphdef, *split_leaves(definition, leaves, filters, "split", is_exhaustive=True, owners=owners)
 
 
-def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[Any], list[Any]]:
-    """The GraphDef of a graph, the definition and leaves of its State, and the Variable of each leaf or None."""
+def _read(node: Any, graph: bool | None) -> tuple[GraphDef[Any], StateDef, list[Any], list[Cell]]:
+    """The GraphDef of a graph, the definition and leaves of its State, and the cell of each leaf."""
     if captured_calls:
         return read_without_captures(node, graph)
     binding, values = bind_and_read(bind, node, graph)
-    return binding.graphdef, binding.graphdef.definition, list(values), binding.variables
+    return binding.graphdef, binding.graphdef.definition, list(values), binding.cells
 
 
 @overload
@@ -174,11 +173,12 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     >>> dx.merge(params, rest).mean.value
     0.0
     """
-    graphdef, definition, leaves, _ = _read(node, graph)
+    graphdef, definition, leaves, cells = _read(node, graph)
+    owners = owners_of(cells)
     if not filters:
-        return _make_graph_state(definition, leaves, graphdef)
+        return _make_graph_state(definition, leaves, graphdef, owners)
     found = split_leaves(definition, leaves, filters, "unpack", is_exhaustive=True)
-    states = tuple(_make_graph_state(part.definition, part.leaves, graphdef) for part in found)
+    states = tuple(_make_graph_state(part.definition, part.leaves, graphdef, owners) for part in found)
     return states if len(filters) > 1 else states[0]
 
 
@@ -209,10 +209,9 @@ def merge(graphdef: Any, /, *states: Any, copy: bool = False) -> Any:
     if captured_calls:
         states, captures = take_captures(states)
     leaves, metadata = join(graphdef, states)
-    if blueprint_of(graphdef).has_array_leaves:
-        leaves = checked_array_leaves(graphdef, leaves, "merge")
+    leaves = checked_array_leaves(graphdef, leaves, "merge")
     if copy is not False and is_on("copy", copy):
-        leaves = copy_leaves(leaves, graphdef)
+        leaves = copy_leaves(leaves, graphdef, graphdef.definition.paths, "the State")
     root = build(graphdef, leaves, metadata)
     give_captures(root, captures)
     return root
@@ -264,13 +263,15 @@ def state(node: Any, *filters: Filter, copy: bool = False, graph: bool | None = 
     if isinstance(node, State):
         own: Any = node.filter(*filters) if filters else node
         return deepcopy(own) if copy is not False and is_on("copy", copy) else own
-    graphdef, definition, leaves, _ = _read(node, graph)
+    graphdef, definition, leaves, cells = _read(node, graph)
+    owners = owners_of(cells)
     if filters:
-        found = split_leaves(definition, leaves, filters, "state", is_exhaustive=False)
+        found = split_leaves(definition, leaves, filters, "state", is_exhaustive=False, owners=owners)
     else:
-        found = (make_state(definition, leaves),)
+        found = (make_state(definition, leaves, owners=owners),)
     if copy is not False and is_on("copy", copy):  # after the filters: only their leaves are copied
-        found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef)) for s in found)
+        of = type_name(type(node))
+        found = tuple(make_state(s.definition, copy_leaves(s.leaves, graphdef, s.paths, of)) for s in found)
     return found if len(filters) > 1 else found[0]
 
 
@@ -306,9 +307,8 @@ def variables(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """
     whole: Any = node
     if not isinstance(node, State):
-        _, definition, leaves, found = _read(node, graph)
-        values = [leaf if variable is None else variable for leaf, variable in zip(leaves, found, strict=True)]
-        whole = show_variables(definition, values)
+        _, definition, leaves, cells = _read(node, graph)
+        whole = show_variables(definition, shown(cells, leaves), owners_of(cells))
     return whole.filter(*filters) if filters else whole
 
 
@@ -361,11 +361,12 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
     leaves = list(values)
     root: N
     if has_new_arrays:
-        leaves = copy_leaves(leaves, binding.graphdef)
+        graphdef = binding.graphdef
+        leaves = copy_leaves(leaves, graphdef, graphdef.definition.paths, type_name(type(node)))
     elif has_new_variables:  # which own what can be written to in place
-        refs: dict[int, Any] = {}
-        leaves = jax.tree.map(lambda leaf: leaf if _is_array_class(leaf.__class__) else _copy_other(leaf, refs), leaves)
-    slots = build_slots(binding.graphdef, leaves, variables=None if has_new_variables else binding.variables)
+        leaves = copy_mutable(leaves)
+    own = None if has_new_variables else binding.cells
+    slots = build_slots(binding.graphdef, leaves, variables=own, orders=binding.orders)
     blueprint = blueprint_of(binding.graphdef)
     for original, slot in zip(binding.objects(), blueprint.indexed, strict=True):
         if isinstance(original, Pytree) and RECORD_KEY in original.__dict__:
@@ -373,94 +374,6 @@ def clone(node: N, variables: bool = True, *, arrays: bool | None = None, graph:
             slots[slot].__dict__[RECORD_KEY] = record.seal(slots[slot].__dict__)
     root = slots[blueprint.root]
     return root
-
-
-# --- copies of arrays -------------------------------------------------------------------
-
-CHUNK = 256
-"""How many arrays one program copies; a larger one takes longer to compile than it saves."""
-
-_aval = attrgetter("aval")
-_sharding = attrgetter("sharding")
-_is_committed = attrgetter("committed")
-
-
-def copy_leaves(leaves: Sequence[Any], graphdef: GraphDef[Any]) -> list[Any]:
-    """Leaves that own their arrays.
-
-    One compiled program copies many arrays at a tenth of the cost. It takes
-    time to compile, so it is used from the second copy of the same shapes on.
-    """
-    copied = list(leaves)
-    if all(map(_is_array_class, set(map(type, copied)))):
-        return _copy_arrays(copied, graphdef)
-    places = [place for place, leaf in enumerate(leaves) if _is_array_class(leaf.__class__)]
-    made = _copy_arrays([copied[place] for place in places], graphdef)
-    for place, array in zip(places, made, strict=True):
-        copied[place] = array
-    refs: dict[int, Any] = {}
-    paths = graphdef.definition.paths if len(copied) == graphdef.num_leaves else None
-    for place in set(range(len(copied))).difference(places):
-        check_depth(copied[place], f"leaf {place}" if paths is None else format_path(paths[place]))
-        copied[place] = jax.tree.map(lambda leaf: _copy_other(leaf, refs), copied[place])
-    return copied
-
-
-@functools.cache
-def _is_array_class(cls: type) -> bool:
-    """Whether instances of a class are arrays with a buffer."""
-    return issubclass(cls, jax.Array) and not issubclass(cls, Tracer)
-
-
-def _copy_arrays(arrays: list[Any], graphdef: GraphDef[Any]) -> list[Any]:
-    if len(arrays) < 2:
-        return _copy_each(arrays)
-    before, now = graphdef.copied, []
-    copied: list[Any] = []
-    for start in range(0, len(arrays), CHUNK):  # so that they stay in the processor's cache
-        chunk = arrays[start : start + CHUNK]
-        avals = list(map(_aval, chunk))
-        is_repeated = avals == before[start : start + CHUNK]
-        now += avals
-        copied += _copy_all(chunk) if is_repeated and _are_in_one_place(chunk) else _copy_each(chunk)
-    graphdef.copied = now
-    return copied
-
-
-def _copy_each(arrays: list[Any]) -> list[Any]:
-    copied: list[Any] = jax.device_put(arrays, may_alias=False)
-    return copied
-
-
-@jax.jit
-def _copy_all(arrays: list[Any]) -> list[Any]:
-    return [jnp.copy(array) for array in arrays]
-
-
-def _are_in_one_place(arrays: list[Any]) -> bool:
-    """Whether one program can copy all and leave each where it is: in the default memory of one device."""
-    shardings = list(map(_sharding, arrays))
-    if len(set(map(id, shardings))) > 1:  # most are one object, for each shape
-        shardings = list({id(sharding): sharding for sharding in shardings}.values())
-    first = shardings[0]
-    if not isinstance(first, jax.sharding.SingleDeviceSharding) or any(other != first for other in shardings):
-        return False
-    device: Any = next(iter(first.device_set))
-    if first.memory_kind not in (None, device.default_memory().kind):
-        return False
-    return jax.device_count() == 1 or len(set(map(_is_committed, arrays))) == 1
-
-
-def _copy_other(leaf: Any, refs: dict[int, Any]) -> Any:
-    """A copy of a leaf that is not an array with a buffer; a shared ref stays shared."""
-    if isinstance(leaf, np.ndarray):
-        return leaf.copy()
-    if is_ref(leaf):
-        if id(leaf) not in refs:
-            is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
-            refs[id(leaf)] = copy(leaf) if is_abstract else jax.new_ref(leaf[...])
-        return refs[id(leaf)]
-    return jax.device_put(leaf, may_alias=False) if _is_array_class(leaf.__class__) else leaf
 
 
 # --- calls of split graphs ---------------------------------------------------------------

@@ -11,9 +11,11 @@ from typing_extensions import TypeIs
 
 from declax._filters import All, Filter, ask, predicate_of
 from declax._graph.binding import bind
+from declax._graph.cells import shown
 from declax._graph.flattening import CONTAINER, HAS_INDEX, LEAF, LEAF_TOKEN, REF, GraphDef, Token
 from declax._graph.iteration import find_duplicates
 from declax._graph.nodes import Kind, kind_of, plain_key
+from declax._graph.orders import Orders
 from declax._graph.unflattening import build
 from declax._modes import is_on
 from declax._state.definition import StateDef
@@ -154,7 +156,7 @@ def with_vars(
     allows = is_on("allow_duplicates", allow_duplicates)
     binding = bind(node, graph)
     if is_by_ref is None:
-        copied: N = build(binding.graphdef, binding.read())
+        copied: N = build(binding.graphdef, binding.read(), orders=binding.orders)
         return copied
     change = (_VALUES_TO_REFS if is_by_ref else _TO_ARRAYS)._replace(where="with_vars")
     chosen = All(Variable, predicate_of(only, "with_vars, only"))
@@ -191,10 +193,9 @@ def as_pure(tree: N, *, graph: bool | None = None) -> N:
         return make_state(_pure_def(tree.definition), list(tree.leaves))  # type: ignore[return-value]  # N is State here
     binding = bind(tree, graph)
     graphdef = GraphDef.of(tuple(map(_without_kind, binding.graphdef.tokens)))
-    values = [
-        leaf if box is None else _array_of(leaf) for leaf, box in zip(binding.read(), binding.variables, strict=True)
-    ]
-    made: N = build(graphdef, values, variables=values)
+    both = zip(binding.cells, binding.read(), strict=True)
+    values = [_array_of(leaf) if isinstance(cell, Variable) else leaf for cell, leaf in both]
+    made: N = build(graphdef, values, variables=values, orders=binding.orders)
     return made
 
 
@@ -258,28 +259,29 @@ _SHARED, _SHARE = (
 
 def _convert(node: N, change: _LeafChange, only: Filter, graph: bool | None, allow_duplicates: bool) -> N:
     binding = bind(node, graph)
-    graphdef, sources = _each_ref_apart(binding.graphdef)
-    read, boxes = binding.read(), binding.variables
+    graphdef, orders, sources = _each_ref_apart(binding.graphdef, binding.orders)
+    read = binding.read()
+    asked = shown(binding.cells, read)
     leaves = [read[source] for source in sources]
     predicate = predicate_of(only, f"{change.where}, only")
     chosen = []
     for place, (path, source) in enumerate(zip(graphdef.definition.paths, sources, strict=True)):
-        box, leaf = boxes[source], leaves[place]
+        leaf = leaves[place]
         inside = (leaf,) if kind_of(leaf) in (Kind.LEAF, Kind.REF) else jax.tree.leaves(leaf)
-        if any(map(change.is_meant, inside)) and ask(predicate, path, leaf if box is None else box):
+        if any(map(change.is_meant, inside)) and ask(predicate, path, asked[source]):
             chosen.append(place)
     if not is_on("allow_duplicates", allow_duplicates):
         _check_duplicates(change, [(graphdef.definition.paths[place], leaves[place]) for place in chosen])
     for place in chosen:
         leaves[place] = jax.tree.map(lambda leaf: change.apply(leaf) if change.is_meant(leaf) else leaf, leaves[place])
-    made: N = build(graphdef, leaves)
+    made: N = build(graphdef, leaves, orders=orders)
     return made
 
 
-def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[int]]:
-    """The structure with a leaf for each place of a ref, and the old position of each leaf."""
+def _each_ref_apart(graphdef: GraphDef[Any], orders: Orders) -> tuple[GraphDef[Any], Orders, Sequence[int]]:
+    """The structure and its orders with a leaf for each place of a ref, and the old position of each leaf."""
     if graphdef.shared is None or (REF,) not in graphdef.tokens:
-        return graphdef, range(graphdef.num_leaves)
+        return graphdef, orders, range(graphdef.num_leaves)
     tokens: list[Token] = []
     sources: list[int] = []
     known: list[tuple[bool, int]] = []  # for each object whether it is a ref; its leaf, or its index among the others
@@ -300,7 +302,8 @@ def _each_ref_apart(graphdef: GraphDef[Any]) -> tuple[GraphDef[Any], Sequence[in
         if token[0] <= LEAF:
             sources.append(leaf)
             leaf += 1
-    return GraphDef.of(tuple(tokens)), sources
+    names, sets = ({known[i][1]: one for i, one in found.items()} for found in (orders.names, orders.sets))
+    return GraphDef.of(tuple(tokens)), Orders(names, sets), sources
 
 
 def _check_duplicates(change: _LeafChange, places: Sequence[tuple[Path, Any]]) -> None:

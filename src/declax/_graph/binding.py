@@ -7,154 +7,31 @@ nothing that it watches has changed. Writes to leaves without a Variable are not
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import islice
-from operator import attrgetter, itemgetter, setitem
+from collections.abc import Callable
+from functools import cached_property, partial
+from operator import attrgetter
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from declax import _jax
 from declax._classes.pytree import Pytree
-from declax._graph.flattening import HAS_INDEX, LEAF, NODE, OBJECT, Contents, GraphDef, Source, Walk, walk, walk_tokens
+from declax._graph.cells import Attribute, Cells
+from declax._graph.flattening import HAS_INDEX, LEAF, NODE, OBJECT, Contents, GraphDef, Walk, walk, walk_tokens
 from declax._graph.nodes import not_a_tree
-from declax._graph.unflattening import check_trace_tokens, publish
+from declax._graph.orders import Orders, orders_of
 from declax._modes import is_graph, is_graph_mode
 from declax._tree import epoch
-from declax._tree.attributes import wrong_trace
 from declax._tree.epoch import committing
-from declax._tree.layout import BOUND_KEY, TRACE_KEY
+from declax._tree.layout import BOUND_KEY
 from declax._tree.moment import Moment, read_with
 from declax._tree.statuses import check_depth
 from declax._typing import MISSING, Path
-from declax._variables.variable import Variable, raw_values, set_all_raw
-from declax.errors import GraphError, describe, format_path
-
-
-class _Grouped(NamedTuple):
-    """Leaves at some positions, those with a Variable apart from those in nodes; ranks are places in the positions.
-
-    Attributes:
-      variables, variable_ranks: the Variables, and their ranks.
-      nodes: a reference to each node, and how many of the leaves it has.
-      names, ranks: the attributes of all nodes in turn, and their ranks.
-    """
-
-    positions: Sequence[int]
-    variables: list[Variable[Any]]
-    variable_ranks: list[int]
-    nodes: list[tuple[weakref.ref[Pytree], int]]
-    names: list[Any]
-    ranks: list[int]
-
-
-class ArrayLeaves:
-    """Reads and writes the leaves of a graph of which some have no Variable."""
-
-    __slots__ = ("_constants", "_order", "_read", "_sources", "_variables", "_written")
-
-    def __init__(self, found: Mapping[int, tuple[Any, Source]], variables: Sequence[Variable[Any] | None]) -> None:
-        self._variables = variables
-        self._sources: dict[int, Source] = {i: source for i, (_, source) in found.items()}
-        self._constants = {i: value for i, (value, source) in found.items() if source is None}
-        self._read: tuple[list[Variable[Any]], list[tuple[Callable[[], Any], _Getter]]] | None = None
-        self._order: _Getter = tuple
-        self._written: tuple[_Grouped, _Getter, _Getter] | None = None
-
-    def read(self) -> list[Any]:
-        """The value of each leaf now, Variables included."""
-        if self._read is None:
-            self._read = self._prepare()
-        variables, readers = self._read
-        leaves = raw_values(variables)
-        try:
-            for owner, get in readers:
-                leaves += get(owner().__dict__)
-        except (KeyError, AttributeError):  # another thread has removed one
-            return [self._read_one(i) if found is None else found.raw_value for i, found in enumerate(self._variables)]
-        leaves += self._constants.values()
-        return list(self._order(leaves))
-
-    def _prepare(self) -> tuple[list[Variable[Any]], list[tuple[Callable[[], Any], _Getter]]]:
-        _, variables, variable_ranks, nodes, names, ranks = self._group(range(len(self._variables)))
-        order = [*variable_ranks, *ranks, *self._constants]
-        self._order = _getter(sorted(range(len(order)), key=order.__getitem__))
-        rest = iter(names)
-        return variables, [(owner, _getter([*islice(rest, count)])) for owner, count in nodes]
-
-    def _read_one(self, position: int) -> Any:
-        """The value of a leaf without a Variable; `MISSING` if it was removed."""
-        source = self._sources[position]
-        if source is None:
-            return self._constants[position]
-        owner = source[0]()
-        assert owner is not None  # a node of a graph that the caller holds
-        return owner.__dict__.get(source[1], MISSING)
-
-    def attributes(self, leaves: Sequence[Any]) -> dict[int, dict[str, Any]]:
-        """The leaves that are attributes of objects, by the identity of the object."""
-        found: dict[int, dict[str, Any]] = {}
-        for position, source in self._sources.items():
-            owner = source[0]() if source is not None and self._variables[position] is None else None
-            if source is not None and owner is not None:
-                found.setdefault(id(owner), {})[source[1]] = leaves[position]
-        return found
-
-    def check(self, position: int) -> None:
-        """Checks that a leaf may be set at this trace level."""
-        source = self._sources.get(position)
-        owner = source[0]() if source is not None else None
-        if source is None or owner is None:
-            return
-        if owner.__dict__.get(TRACE_KEY, _jax.TOP) is not _jax.current_trace():
-            raise wrong_trace(owner, source[1])
-
-    def write(self, positions: tuple[int, ...], new: Iterable[Any]) -> None:
-        """Sets leaves, none of them in a container."""
-        written = self._written  # read once: another thread may write others
-        if written is None or written[0].positions is not positions:
-            grouped = self._group(positions)
-            written = self._written = grouped, _getter(grouped.variable_ranks), _getter(grouped.ranks)
-        (_, variables, _, nodes, names, _), pick_variables, pick = written
-        values, trace_token = tuple(new), _jax.current_trace()
-        views = check_trace_tokens(variables)
-        dicts: list[dict[Any, Any]] = []
-        for owner, count in nodes:
-            node = owner()
-            attributes: Any = {} if node is None else node.__dict__  # another thread may have removed it
-            if attributes.get(TRACE_KEY, _jax.TOP) is not trace_token and node is not None:
-                raise wrong_trace(node, names[len(dicts)])
-            dicts += (attributes,) * count
-        if variables:
-            set_all_raw(variables, pick_variables(values))
-            publish(views)
-        deque(map(setitem, dicts, names, pick(values)), 0)
-
-    def _group(self, positions: Sequence[int]) -> _Grouped:
-        found = _Grouped(positions, [], [], [], [], [])
-        groups: dict[int, list[tuple[weakref.ref[Pytree], Any, int]]] = {}
-        for rank, position in enumerate(positions):
-            variable, source = self._variables[position], self._sources.get(position)
-            if variable is not None:
-                found.variables.append(variable)
-                found.variable_ranks.append(rank)
-            elif source is not None:
-                groups.setdefault(id(source[0]), []).append((*source, rank))
-        for group in groups.values():
-            found.nodes.append((group[0][0], len(group)))
-            found.names.extend([name for _, name, _ in group])
-            found.ranks.extend([rank for _, _, rank in group])
-        return found
-
-
-_Getter = Callable[[Any], Sequence[Any]]
-
-
-def _getter(keys: Sequence[Any]) -> _Getter:
-    return itemgetter(*keys) if len(keys) > 1 else lambda values: [values[key] for key in keys]
-
+from declax._variables.donation import check_alive
+from declax._variables.variable import Variable
+from declax.errors import GraphError, StaleValueWarning, describe, format_path, type_name
 
 _token_of = attrgetter("_trace")
 _call: Any = operator.call
@@ -167,8 +44,7 @@ class Binding:
 
     Attributes:
       graphdef: the structure.
-      variables: the Variable of each leaf; None for other leaves.
-      array_leaves: reads and writes the leaves; None if all have a Variable.
+      cells: the cells of its leaves.
       trace_token: the trace of all Variables, or `MISSING` if they differ.
       is_fixed: whether the epoch alone shows that the graph is the same.
       is_kept: whether values are kept for a write epoch: all leaves have Variables outside of traces.
@@ -176,9 +52,7 @@ class Binding:
 
     def __init__(self, found: Walk, token: object, contents: Contents | None = None) -> None:
         self.graphdef: GraphDef[Any] = found.graphdef
-        self.variables: list[Variable[Any] | None] = found.variables
-        leaves = found.array_leaves
-        self.array_leaves: ArrayLeaves | None = ArrayLeaves(leaves, found.variables) if leaves else None
+        self.cells: Cells = Cells(found.cells)
         self._watches: list[Callable[[], bool]] = found.watches
         self.is_fixed: bool = not found.watches
         self._token = token
@@ -186,11 +60,10 @@ class Binding:
         self._objects = found.objects  # a Walk is made to be bound once
         for index in found.nodes:
             self._objects[index] = weakref.ref(self._objects[index])
-        variables = [v for v in found.variables if v is not None] if leaves else found.variables
+        variables = self.cells.variables
         is_one = len(set(map(id, map(_token_of, variables)))) == 1
         self.trace_token: Any = _token_of(variables[0]) if is_one else MISSING
-        self.is_kept: bool = self.array_leaves is None and self.trace_token is _jax.TOP
-        self._written: tuple[tuple[int, ...], list[Variable[Any] | None]] = ((), [])
+        self.is_kept: bool = variables is self.cells and self.trace_token is _jax.TOP
 
     def __del__(self, epoch: Any = epoch) -> None:
         kept = epoch.kept
@@ -205,9 +78,27 @@ class Binding:
         """Whether the nodes still have the attributes that they had, whoever wrote them."""
         return self._contents is None or self._contents.are_same()
 
+    def sees_other_writes(self) -> bool:
+        """Ends the epoch if attributes were written past ``__setattr__``, and warns of it."""
+        if self.is_as_read():
+            return False
+        with committing:  # a call that commits sets attributes before it ends the epoch
+            if self._token is not epoch.token:
+                return True
+        epoch.advance()
+        written = None if self._contents is None else self._contents.written()
+        if written is not None:
+            warnings.warn(
+                f"{written} was written past `__setattr__`, as by `vars(model)[...] = value`. Calls of the compiled "
+                "function before this one may have used the old value. Assign it: model.name = value",
+                StaleValueWarning,
+                stacklevel=_jax.level_of_user(sys._getframe()),
+            )
+        return True
+
     def read(self) -> list[Any]:
         """The raw value of each leaf now."""
-        return raw_values(self.variables) if self.array_leaves is None else self.array_leaves.read()
+        return self.cells.read()
 
     def values(self) -> tuple[Any, ...] | None:
         """As `read`, but never between the writes of a compiled call; kept until a Variable is written.
@@ -220,18 +111,10 @@ class Binding:
             with committing:
                 if self._token is not epoch.token:  # by a call that committed before this one had the lock
                     return None
-                found = tuple(raw_values(self.variables) if self.array_leaves is None else self.array_leaves.read())
+                found = tuple(self.cells.read())
             if kept is not None and self.is_kept:
                 kept[id(self)] = found
         return found
-
-    def variables_at(self, positions: tuple[int, ...]) -> list[Variable[Any] | None]:
-        """The Variables of some leaves; remembers the last ones, since a loop writes the same ones."""
-        known, variables = self._written
-        if known is not positions:
-            variables = [self.variables[i] for i in positions]
-            self._written = positions, variables
-        return variables
 
     def check_depth(self) -> None:
         """Checks that no container in a Variable has grown too deep for JAX since it was assigned."""
@@ -243,11 +126,20 @@ class Binding:
         """The Variables and nodes by index."""
         return [o() if isinstance(o, weakref.ref) else o for o in self._objects]
 
+    @cached_property
+    def orders(self) -> Orders:
+        """The orders of the attributes of the nodes."""
+        nodes: dict[int, Any] = {}
+        for index, known in enumerate(self._objects):
+            if isinstance(known, weakref.ref) and (node := known()) is not None:
+                nodes[index] = node
+        return orders_of(nodes)
+
     def identities(self) -> list[Any]:
         """The identity of each leaf, whatever it is reached from: its Variable, or its nearest node and the path."""
         nodes: dict[Path, Any] = {}
         found: list[Any] = []
-        objects, variables = iter(self.objects()), iter(self.variables)
+        objects, cells = iter(self.objects()), iter(self.cells)
         for path, token in walk_tokens(self.graphdef.tokens):
             if isinstance(token, int):
                 continue
@@ -255,9 +147,10 @@ class Binding:
             if token[0] in (NODE, OBJECT):
                 nodes[path] = value
             elif token[0] <= LEAF:
-                variable = next(variables)
+                cell = next(cells)
                 depth = next((d for d in range(len(path), -1, -1) if path[:d] in nodes), 0)
-                found.append((id(nodes.get(path[:depth])), path[depth:]) if variable is None else id(variable))
+                is_variable = isinstance(cell, Variable)
+                found.append(id(cell) if is_variable else (id(nodes.get(path[:depth])), path[depth:]))
         return found
 
 
@@ -291,6 +184,15 @@ def bind_many(roots: tuple[Any, ...]) -> Binding:
     return _bind_anew(roots)
 
 
+def bind_as_written(roots: tuple[Any, ...]) -> Binding:
+    """As `bind_many`, and sees attributes that were written past ``__setattr__``; compares those of all nodes."""
+    binding = bind_many(roots)
+    if binding.is_as_read():
+        return binding
+    epoch.advance()
+    return bind_many(roots)
+
+
 def bind_and_read(bind: Callable[..., Binding], *args: Any) -> tuple[Binding, tuple[Any, ...]]:
     """A binding, made by a function of these arguments, and the values of its leaves between two compiled calls."""
     binding = bind(*args)
@@ -305,9 +207,19 @@ def bind_and_read(bind: Callable[..., Binding], *args: Any) -> tuple[Binding, tu
 def _moment_of(root: Any) -> Moment:
     """What `pickle` writes of a graph."""
     binding, leaves = bind_and_read(bind, root)
-    values = {id(v): leaf for v, leaf in zip(binding.variables, leaves, strict=True) if v is not None}
-    attributes = {} if binding.array_leaves is None else binding.array_leaves.attributes(leaves)
-    return Moment(root, {id(found): found for found in binding.objects()}, values, attributes)
+    values: dict[int, Any] = {}
+    attributes: dict[int, dict[Any, Any]] = {}
+    places: dict[Any, str] = {}
+    for path, cell, leaf in zip(binding.graphdef.definition.paths, binding.cells, leaves, strict=True):
+        place = f"{type_name(type(root))}, {format_path(path)}"
+        check_alive(place, leaf)
+        if isinstance(cell, Variable):
+            values[id(cell)] = leaf
+            places[id(cell)] = place
+        elif isinstance(cell, Attribute):
+            attributes.setdefault(id(cell.owner()), {})[cell.name] = leaf
+            places[id(cell.owner()), cell.name] = place
+    return Moment(root, {id(found): found for found in binding.objects()}, values, attributes, places, {})
 
 
 read_with(_moment_of)
@@ -349,7 +261,7 @@ def _bind_cached(first: Any, value: Any, others: tuple[Any, ...], count: int = 0
     cache = attributes.get(BOUND_KEY)
     if cache is None:
         cache = attributes[BOUND_KEY] = _BindingCache()
-    for stale in [k for k, (kept, _) in tuple(cache.items()) if kept._token is not token]:
+    for stale in [k for k, (kept, _) in tuple(cache.items()) if kept._token is not token] if cache else ():
         cache.pop(stale, None)  # it may hold Variables that the graph has no more
     drop: Callable[[Any], object] = partial(_drop, weakref.ref(cache), key)
     cache[key] = binding, tuple([weakref.ref(other, drop) for other in others if other is not first])

@@ -19,6 +19,7 @@ from declax._tree import epoch
 from declax._tree.attributes import admit, wrong_trace
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY
 from declax._typing import N, Tuple2, Tuple3, Tuple4
+from declax._variables.lost_writes import trace_of
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, foreign_trace
 from declax._variables.variable import _set_metadata as put_metadata
@@ -210,12 +211,12 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, graph: bool | None = 
     predicate = predicate_of(only, "set_metadata, only")
     trace_token = _jax.current_trace()
     changes: list[tuple[Variable[Any], Metadata]] = []
-    for path, variable in zip(binding.graphdef.definition.paths, binding.variables, strict=True):
-        if variable is None or not ask(predicate, path, variable):
+    for path, variable in zip(binding.graphdef.definition.paths, binding.cells, strict=True):
+        if not isinstance(variable, Variable) or not ask(predicate, path, variable):
             continue
         cls = type(variable)
         cls._check_metadata(metadata)
-        if variable._trace is not trace_token:
+        if trace_of(variable) is not trace_token:
             raise foreign_trace(variable, f"metadata (at {format_path(path)})")
         changes.append((variable, Metadata.of({**variable._metadata, **metadata}, type_name(cls))))
     if not changes:

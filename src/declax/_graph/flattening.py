@@ -20,12 +20,13 @@ from typing_extensions import TypeVar
 
 from declax._classes.pytree import Pytree, refresh_layout, writes_by_itself
 from declax._fields.interning import Interned, Shared
-from declax._fields.snapshots import attributes_of, exact_types, freeze, is_fixed, portable
+from declax._fields.snapshots import NAN, attributes_of, exact_types, freeze, is_fixed, portable, with_one_nan
+from declax._graph.cells import Attribute, Cell, Cells, Item
 from declax._graph.nodes import Kind, enter_container, is_number, is_ref, kind_of, kinds, object_names, open_container
 from declax._state.definition import StateDef
+from declax._tree.attributes import class_attribute
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, Layout, place_of
-from declax._typing import Key, Path
-from declax._variables.variable import Variable, raw_values
+from declax._typing import MISSING, Key, Path
 from declax.errors import type_name
 
 N = TypeVar("N", covariant=True, default=Any)
@@ -157,6 +158,12 @@ class GraphDef(Shared, Generic[N]):
         leaf_defs = [token[1:] if token[0] == VARIABLE else None for token in leaves]
         return StateDef.of(self.leaf_paths, tuple(leaf_defs))
 
+    @property
+    def classes(self) -> list[Any]:
+        """The class of each object of the graph, by index."""
+        tokens = (token for token in self.tokens if not isinstance(token, int) and token[0] in HAS_INDEX)
+        return [object] * self.base + [class_of(token) for token in tokens]
+
     @cached_property
     def leaf_paths(self) -> tuple[Path, ...]:
         """The path of each leaf."""
@@ -206,14 +213,16 @@ _LEAF = Kind.LEAF
 class Contents:
     """The attributes of nodes, without arrays, which may be replaced at any time; the nodes are not kept alive."""
 
-    __slots__ = ("_classes", "_counts", "_nodes", "_readers", "_values")
+    __slots__ = ("_all_names", "_classes", "_counts", "_names", "_nodes", "_readers", "_values")
 
     def __init__(self, nodes: Sequence[Any]) -> None:
         attributes = [*map(dict, map(_attributes, nodes))]  # copies, since another thread may change nodes meanwhile
         self._nodes = [*map(weakref.ref, nodes)]
         self._classes = [*map(type, nodes)]
         self._counts = [*map(len, attributes)]
-        self._readers = [_reader(names) for names in map(_compared_names, attributes)]
+        self._all_names = [*map(tuple, attributes)]
+        self._names = [*map(_compared_names, attributes)]
+        self._readers = [*map(_reader, self._names)]
         self._values = [*chain.from_iterable(map(_call, self._readers, attributes))]
 
     def are_same(self) -> bool:
@@ -227,6 +236,19 @@ class Contents:
         except (AttributeError, KeyError):  # a node or an attribute is gone
             return False
 
+    def written(self) -> str | None:
+        """The first attribute that has another value, is new or is gone, with its class; none that a class computes."""
+        values = iter(self._values)
+        for node, names, before in zip(map(_call, self._nodes), self._names, self._all_names, strict=True):
+            then = dict(zip((names[0], *names) if names else (), values, strict=False))
+            now = {} if node is None else vars(node)
+            written = [name for name, value in then.items() if now.get(name, MISSING) is not value]
+            written += [name for name in (*before, *now) if (name in before) != (name in now)]
+            for name in written if now else ():
+                if name not in INTERNAL_KEYS and not isinstance(class_attribute(type(node), name), cached_property):
+                    return f"{type_name(type(node))}.{name}"
+        return None
+
 
 def _compared_names(attributes: dict[Any, Any]) -> tuple[Any, ...]:
     """The names of a node's attributes, without those of arrays; the walk has asked for the kinds of all of them."""
@@ -238,9 +260,6 @@ def _reader(names: tuple[Any, ...]) -> Callable[[dict[Any, Any]], tuple[Any, ...
     """Reads values from a dict; the first one twice, so that one name gives a tuple too."""
     return itemgetter(names[0], *names) if names else lambda _: ()
 
-
-Source = tuple["weakref.ref[Pytree]", Any] | None
-"""The node and the name of the attribute; None inside of a container."""
 
 Stack = list[tuple[Any, "Pytree | None", Any]]
 """Values that are still to be read, each with the node and attribute that hold it.
@@ -260,8 +279,7 @@ class Walk:
     Attributes:
       tokens: the description of the graph.
       types: the exact types of static values, which distinguish 1 from True.
-      variables: the Variable of each leaf; None for other leaves.
-      array_leaves: the leaves without a Variable by position, with their sources.
+      cells: the cell of each leaf.
       objects: the objects by index, those of earlier graphs first.
       nodes: the indexes of the nodes among them.
       watches: whether values are still the ones that were read; asked before this reading is used again.
@@ -272,12 +290,11 @@ class Walk:
         self._base = len(known)
         self.tokens: list[Token] = []
         self.types: list[Any] = []
-        self.variables: list[Variable[Any] | None] = []
-        self.array_leaves: dict[int, tuple[Any, Source]] = {}
+        self.cells: list[Cell] = []
         self.objects: list[Any] = list(known)
         self.nodes: list[int] = []
         self.watches: list[Callable[[], bool]] = []
-        self._index: dict[int, int] = {id(value): index for index, value in enumerate(known)}
+        self._index: dict[int, int] = dict(zip(map(id, known), range(self._base), strict=True))
 
     @property
     def graphdef(self) -> GraphDef[Any]:
@@ -286,14 +303,7 @@ class Walk:
 
     def read(self) -> list[Any]:
         """The raw value of each leaf."""
-        if not self.array_leaves:
-            return raw_values(self.variables)
-        arrays = self.array_leaves
-        return [arrays[i][0] if found is None else found.raw_value for i, found in enumerate(self.variables)]
-
-    def is_in_container(self, position: int) -> bool:
-        """Whether a leaf sits in a container, with no Variable around it."""
-        return position in self.array_leaves and self.array_leaves[position][1] is None
+        return Cells(self.cells).read()
 
     def visit(self, root: Any) -> None:
         """Reads a value and all below it; without recursion, however deep."""
@@ -304,7 +314,7 @@ class Walk:
             if kind is _VARIABLE:
                 if self._is_new(value):
                     self.tokens.append((VARIABLE, value.__class__, value._metadata))
-                    self.variables.append(value)
+                    self.cells.append(value)
             elif kind is Kind.NODE or kind is Kind.OBJECT:
                 if self._is_new(value):
                     self.nodes.append(len(self.objects) - 1)
@@ -317,8 +327,7 @@ class Walk:
                     self.tokens.append(REF_TOKEN)
                 else:
                     continue
-                self.array_leaves[len(self.variables)] = value, None if owner is None else (weakref.ref(owner), name)
-                self.variables.append(None)
+                self.cells.append(Item(value) if owner is None else Attribute(weakref.ref(owner), name))
             elif kind is Kind.CONTAINER:
                 self._visit_container(value, stack, () if owner is not None else name or ())
             else:
@@ -348,9 +357,12 @@ class Walk:
             children, statics = layout.flatten(node)
         if self._is_binding and node.__class__.__setattr__ is not Pytree.__setattr__ and writes_by_itself(node):
             self.watches.append(Contents([node]).are_same)
-        tokens, objects, variables, index = self.tokens, self.objects, self.variables, self._index
+        tokens, objects, cells, index = self.tokens, self.objects, self.cells, self._index
+        types: Any = exact_types(statics) if statics else ()
+        if NAN in types:
+            statics = with_one_nan(statics)
         tokens.append((NODE, layout, statics))
-        self.types.append(exact_types(statics) if statics else ())
+        self.types.append(types)
         for name, place in layout.snapshots:
             if attributes[name] is not statics[place] and not is_fixed(attributes[name]):
                 self.watches.append(_static_watch(attributes[name], statics[place], place_of(layout, name)))
@@ -372,7 +384,7 @@ class Walk:
                 continue
             objects.append(child)
             tokens.append((VARIABLE, cls, child._metadata))
-            variables.append(child)
+            cells.append(child)
 
     def _visit_object(self, node: Any, stack: Stack) -> None:
         if self._is_binding:

@@ -10,6 +10,7 @@ import numpy as np
 
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.binding import bind
+from declax._graph.cells import are_variables
 from declax._graph.flattening import HAS_INDEX, LEAF, walk_tokens
 from declax._graph.nodes import Kind, children_of, kind_of, path_of, walk_values
 from declax._modes import is_graph
@@ -79,7 +80,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     """
     predicate = predicate_of(only, "find_duplicates, only")
     binding = bind(node)
-    if binding.graphdef.shared is None and binding.array_leaves is None:
+    if binding.graphdef.shared is None and are_variables(binding.cells):
         return []
     paths: dict[int, list[Path]] = {}
     values: dict[int, Any] = {}

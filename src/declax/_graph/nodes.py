@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any, TypeAlias
@@ -182,6 +182,13 @@ def path_of(link: Link) -> Path:
         keys.append(key)
     keys.reverse()
     return tuple(keys)
+
+
+def link_of(path: Iterable[Any], above: Link = None) -> Link:
+    """The link of a path below another one."""
+    for key in path:
+        above = above, key
+    return above
 
 
 def walk_nodes(root: object) -> Iterator[tuple[Path, Any]]:

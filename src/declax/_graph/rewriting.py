@@ -11,6 +11,7 @@ from declax import _jax
 from declax._classes.pytree import layout_of, set_layout
 from declax._fields.snapshots import freeze, thaw
 from declax._graph.binding import bind
+from declax._graph.cells import shown
 from declax._graph.nodes import (
     NODES,
     OBJECTS,
@@ -32,6 +33,7 @@ from declax._state.states import State
 from declax._tree.attributes import admit
 from declax._tree.layout import LAYOUT_KEY, TRACE_KEY, blank_maker
 from declax._typing import MISSING, N, Path
+from declax._variables.donation import note_deleted
 from declax._variables.variable import Variable, new_variable
 from declax.errors import FieldError, GraphError, StatusError, describe, format_path, note_path
 
@@ -70,14 +72,16 @@ def map(  # noqa: A001  # the peers' name
         return cast("N", node.map((lambda path, leaf: _recreated(leaf, f(path, leaf))) if is_recreating else f))
     binding = bind(node, graph)
     paths = binding.graphdef.definition.paths
-    given = [
-        raw if variable is None else variable for variable, raw in zip(binding.variables, binding.read(), strict=True)
-    ]
-    leaves = call_each("map", f, paths, zip(paths, given, strict=True))
+    given = shown(binding.cells, binding.read())
+    try:
+        leaves = call_each("map", f, paths, zip(paths, given, strict=True))
+    except RuntimeError as error:
+        note_deleted(error, node, zip(paths, binding.read(), strict=True))
+        raise
     if is_recreating:
         leaves = [_recreated(value, result) for value, result in zip(given, leaves, strict=True)]
     leaves = checked_array_leaves(binding.graphdef, leaves, "map")
-    root: N = build(binding.graphdef, leaves, variables=leaves)
+    root: N = build(binding.graphdef, leaves, variables=leaves, orders=binding.orders)
     return root
 
 
@@ -124,7 +128,12 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
     check_function("recursive_map", f)
     if not is_graph(graph):
         bind(node, graph)
-    result = _rewrite(f, node)
+    try:
+        result = _rewrite(f, node)
+    except RuntimeError as error:
+        binding = bind(node)
+        note_deleted(error, node, zip(binding.graphdef.definition.paths, binding.read(), strict=True))
+        raise
     if result is None and node is not None:
         raise GraphError(
             "recursive_map",
@@ -198,7 +207,7 @@ def _copy_node(value: Any) -> Any:
     made = blank_maker(value.__class__)(value.__class__)
     names = layout_of(value).statuses if kind_of(value) is Kind.NODE else object_names(value)
     attributes = value.__dict__
-    made.__dict__.update({name: attributes[name] for name in names})
+    made.__dict__.update({name: child for name, child in attributes.items() if name in names})
     if LAYOUT_KEY in attributes:
         made.__dict__[LAYOUT_KEY] = attributes[LAYOUT_KEY]
     trace_token = _jax.current_trace()

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from declax._classes.pytree import Pytree, layout_of, set_layout
 from declax._fields.specifiers import Status
 from declax._graph.binding import check_mode
+from declax._graph.cells import Cell, Item
 from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import path_of, walk_nodes, walk_values
 from declax._graph.unflattening import note_sown
@@ -52,12 +53,12 @@ def graph_without_sown(roots: Any, objects: Sequence[Any]) -> tuple[GraphDef[Any
 
 
 class Reading(NamedTuple):
-    """A graph without its captures; the definition and leaves of a State that refers to them; the Variables."""
+    """A graph without its captures; the definition and leaves of a State that refers to them; the cells of these."""
 
     graphdef: GraphDef[Any]
     definition: StateDef
     leaves: list[Any]
-    variables: list[Any]
+    cells: list[Cell]
 
 
 def read_without_captures(node: Any, graph: bool | None) -> Reading:
@@ -74,7 +75,7 @@ def read_without_captures(node: Any, graph: bool | None) -> Reading:
     kinds = [(captures.__kinds__[0], Metadata.EMPTY) for _, captures in found.values()]
     both = StateDef.of((*definition.paths, *found), (*definition.leaf_defs, *kinds))
     leaves = [*own.read(), *(captures for _, captures in found.values())]
-    return Reading(own.graphdef, both, leaves, [*own.variables, *([None] * len(found))])
+    return Reading(own.graphdef, both, leaves, [*own.cells, *(Item(captures) for _, captures in found.values())])
 
 
 def take_captures(states: Sequence[Any]) -> tuple[tuple[State[Any], ...], dict[Path, Any]]:
@@ -86,7 +87,8 @@ def take_captures(states: Sequence[Any]) -> tuple[tuple[State[Any], ...], dict[P
             pairs = list(zip(state.paths, state.leaves, strict=True))
             found.update({path[:-1]: leaf for path, leaf in pairs if path[-1:] == (CAPTURES_KEY,)})
             positions = tuple(i for i, path in enumerate(state.paths) if path[-1:] != (CAPTURES_KEY,))
-            state = make_state(state.definition.select(positions), [state.leaves[i] for i in positions])
+            kept = [state.leaves[i] for i in positions]
+            state = make_state(state.definition.select(positions), kept, owners=state._owners)
         rest.append(state)
     return tuple(rest), found
 

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import jax
 
 from declax import _jax
-from declax._classes.pytree import Pytree
+from declax._classes.pytree import Pytree, prepare
 from declax._fields.call import Unmade
 from declax._fields.snapshots import Frozen, exact_types, freeze, is_frozen, thaw
+from declax._graph.cells import check_trace_tokens, publish
 from declax._graph.flattening import (
     CONTAINER,
     HAS_INDEX,
@@ -31,14 +32,14 @@ from declax._graph.flattening import (
     node_statics,
 )
 from declax._graph.nodes import Kind, close_container, kind_of, open_container
+from declax._graph.orders import USUAL, Names, Orders, reorder
 from declax._tree import epoch
 from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, INTERNAL_KEYS, LAYOUT_KEY, RECORD_KEY, TRACE_KEY, blank_maker
-from declax._tree.read_only import WritesThrough
 from declax._typing import MISSING, SOWN_KEY
-from declax._variables.variable import Variable, foreign_trace, new_variable, new_variables, set_raw
+from declax._variables.variable import Variable, new_variable, new_variables, set_raw
 from declax._variables.variable import _set_metadata as set_metadata
-from declax.errors import GraphError, type_name, with_article
+from declax.errors import GraphError
 
 BATCH: Final = 1024
 """How many Variables several passes take at a time, so that they stay in the processor's cache between the passes."""
@@ -53,7 +54,6 @@ class Blueprint:
       count, root: the number of slots; the slot of the root.
       classes, metadata: of the Variables, by slot.
       variable_leaves: the position of each Variable's leaf.
-      has_array_leaves: whether some leaves have no Variable.
       nodes: how to make each node; alike nodes share one program, which stays in the processor's cache.
       children: the slots of the children of all nodes, in turn.
       array_leaves: slots and positions of leaves without a Variable.
@@ -88,10 +88,35 @@ class Blueprint:
                 continue
             self._add(slots[place], token, leaf, children[place], programs)
             leaf += token[0] <= LEAF
-        self.has_array_leaves: bool = bool(self.array_leaves)
-        of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
-        self.contained: set[int] = {position for slot, position in self.array_leaves if slot not in of_nodes}
+        self.contained: set[int] = set()
+        if self.array_leaves:
+            of_nodes = {c for p, t in enumerate(tokens) if isinstance(t, tuple) and t[0] == NODE for c in children[p]}
+            self.contained = {position for slot, position in self.array_leaves if slot not in of_nodes}
         self.containers.reverse()
+        self._last_order: tuple[Orders, list[NodeProgram]] | None = None
+
+    def nodes_in(self, orders: Orders) -> list[NodeProgram]:
+        """How to make each node with its attributes in an order."""
+        if orders is USUAL:
+            return self.nodes
+        last = self._last_order  # most graphs have one
+        if last is not None and last[0] == orders:
+            return last[1]
+        found = list(self.nodes)
+        made: dict[tuple[int, Names], NodeProgram] = {}
+        for index, names in orders.names.items():
+            place = self.indexed[index] - len(self.classes)
+            program = found[place]
+            key = id(program), names
+            if key not in made:
+                made[key] = program._replace(template=dict.fromkeys(names) | program.template)
+            found[place] = made[key]
+        self._last_order = orders, found
+        return found
+
+    def order_of(self, index: int, orders: Orders) -> Names:
+        """The attributes of a node in their order."""
+        return self.nodes_in(orders)[self.indexed[index] - len(self.classes)].order
 
     def _add(
         self, slot: int, token: tuple[Any, ...], leaf: int, children: tuple[int, ...], programs: dict[Any, NodeProgram]
@@ -145,6 +170,11 @@ class NodeProgram(NamedTuple):
     template: dict[Any, Any]
     names: tuple[Any, ...]
 
+    @property
+    def order(self) -> Names:
+        """The names of all attributes in their order."""
+        return tuple([name for name in self.template if name != LAYOUT_KEY])
+
     def is_in(self, attributes: dict[Any, Any], children: Sequence[Any]) -> bool:
         """Whether a node has just these attributes; quick, and may be False though it has."""
         count = len(attributes) - (TRACE_KEY in attributes) - (BOUND_KEY in attributes) - (RECORD_KEY in attributes)
@@ -156,19 +186,22 @@ class NodeProgram(NamedTuple):
     def attributes(self, children: Iterable[Any]) -> dict[Any, Any]:
         """All attributes by name."""
         made = {name: copier() for name, copier in self.copiers}
-        return {**self.shared, **made, **dict(zip(self.names, children, strict=True))}
+        return {**self.template, **made, **dict(zip(self.names, children, strict=True))}
 
 
 def _node_program(token: tuple[Any, ...]) -> NodeProgram:
+    cls: Any = token[1] if token[0] == OBJECT else token[1].cls
+    if not cls._pytree__info.is_registered:  # of a pickled GraphDef, in a process without an instance of the class
+        prepare(cls._pytree__info)
     if token[0] == OBJECT:
-        _, cls, names = token
+        names = token[2]
         return NodeProgram(cls, blank_maker(cls), {}, (), dict.fromkeys(names), names)
     layout = token[1]
     values = dict(node_statics(token))
     copiers = tuple([(name, partial(thaw, value)) for name, value in values.items() if isinstance(value, Frozen)])
     shared = values if layout.is_closed else {**values, LAYOUT_KEY: layout}
-    template = {**shared, **dict.fromkeys([name for name, _ in copiers]), **dict.fromkeys(layout.data_names)}
-    return NodeProgram(layout.cls, blank_maker(layout.cls), shared, copiers, template, layout.data_names)
+    template = {**dict.fromkeys(layout.order), **shared}
+    return NodeProgram(cls, blank_maker(cls), shared, copiers, template, layout.data_names)
 
 
 def _children(graphdef: GraphDef[Any]) -> list[list[int]]:
@@ -196,9 +229,10 @@ def build(
     leaves: Sequence[Any],
     metadata: Sequence[Any] | None = None,
     variables: Sequence[Any] | None = None,
+    orders: Orders = USUAL,
 ) -> Any:
     """Makes new objects with these leaves; with existing Variables, one for each of their leaves, if they are given."""
-    return build_slots(graphdef, leaves, metadata, variables)[blueprint_of(graphdef).root]
+    return build_slots(graphdef, leaves, metadata, variables, orders=orders)[blueprint_of(graphdef).root]
 
 
 def build_slots(
@@ -207,15 +241,17 @@ def build_slots(
     metadata: Sequence[Any] | None = None,
     variables: Sequence[Any] | None = None,
     known: Sequence[Any] | None = None,
+    orders: Orders = USUAL,
 ) -> list[Any]:
-    """As `build`, with the objects of earlier graphs; returns the value of each slot."""
+    """As `build`, with the objects of earlier graphs, and attributes in an order; returns the value of each slot."""
     blueprint = blueprint_of(graphdef)
+    programs = blueprint.nodes_in(orders)
     trace_token = _jax.trace_state.value
     if variables is None:
         slots = _new_variables(blueprint, leaves, metadata, trace_token)
     else:
         slots = [variables[position] for position in blueprint.variable_leaves]
-    nodes: list[Any] = [new(cls) for cls, new, *_ in blueprint.nodes]
+    nodes: list[Any] = [new(cls) for cls, new, *_ in programs]
     slots += nodes
     slots += [None] * (blueprint.count - len(slots))
     if graphdef.base:
@@ -224,7 +260,7 @@ def build_slots(
         slots[slot] = leaves[position]
     fill(blueprint, slots)
     children = map(slots.__getitem__, blueprint.children)
-    for node, (_, _, _, copiers, template, names) in zip(nodes, blueprint.nodes, strict=True):
+    for node, (_, _, _, copiers, template, names) in zip(nodes, programs, strict=True):
         attributes = node.__dict__
         attributes.update(template)
         for name, copier in copiers:
@@ -234,13 +270,15 @@ def build_slots(
     if trace_token is not _jax.TOP:
         for node in nodes:
             node.__dict__[TRACE_KEY] = trace_token
+    if orders.sets:
+        orders.restore_sets([slots[slot] for slot in blueprint.indexed])
     return slots
 
 
 def _new_variables(
     blueprint: Blueprint, leaves: Sequence[Any], metadata: Sequence[Any] | None, trace_token: Any
 ) -> list[Any]:
-    raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.has_array_leaves else leaves
+    raw_values = [leaves[i] for i in blueprint.variable_leaves] if blueprint.array_leaves else leaves
     metadata = blueprint.metadata if metadata is None else metadata
     made: list[Any] = []
     for start in range(0, len(blueprint.classes), BATCH):
@@ -283,6 +321,8 @@ class StructureChange(NamedTuple):
       origins: for each Variable and node, the existing object, or -1.
       sown: the indexes of nodes, and names of attributes that were sown into them while tracing.
       refs: the leaves that were refs while tracing; their new values are arrays, since JAX returns no refs.
+      taken_out: the existing objects that the roots and the result no longer reach; a function may have set them.
+      orders: of the nodes that are new, or whose attributes have changed their order.
     """
 
     graphdef: GraphDef[Any]
@@ -290,6 +330,8 @@ class StructureChange(NamedTuple):
     origins: tuple[int, ...]
     sown: tuple[tuple[int, str], ...] = ()
     refs: tuple[int, ...] = ()
+    taken_out: tuple[int, ...] = ()
+    orders: Orders = USUAL
 
 
 def apply_change(
@@ -321,7 +363,7 @@ def apply_change(
     trace_token = _jax.current_trace()
     edits: list[tuple[dict[Any, Any], dict[Any, Any], list[Any]]] = []
     every_child = map(slots.__getitem__, blueprint.children)
-    for slot, node in enumerate(blueprint.nodes, len(blueprint.classes)):
+    for slot, node in enumerate(blueprint.nodes_in(change.orders), len(blueprint.classes)):
         attributes = slots[slot].__dict__
         children = list(islice(every_child, len(node.names)))
         if slot not in existing:
@@ -343,6 +385,9 @@ def apply_change(
         attributes.update(changed)
         for name in gone:
             del attributes[name]
+    for index, names in change.orders.names.items():
+        if blueprint.indexed[index] in existing:
+            is_structural |= reorder(slots[blueprint.indexed[index]].__dict__, names)
     if is_structural:
         epoch.advance()
     for index, name in change.sown:
@@ -383,24 +428,6 @@ def _fill_variables(
         if found.raw_value is not leaves[leaf] or found._metadata is not notes:
             writes.append((found, leaves[leaf], notes))
     return writes
-
-
-def check_trace_tokens(variables: Iterable[Variable[Any] | None], what: str = "write-back") -> list[Variable[Any]]:
-    """Checks that Variables may be set at this trace level; returns those that `publish` needs after that."""
-    trace_token = _jax.current_trace()
-    views = []
-    for variable in variables:
-        if variable is not None and variable._trace is not trace_token:
-            if not (isinstance(variable._trace, WritesThrough) and variable._trace.trace is trace_token):
-                raise foreign_trace(variable, "value", f"{what} to {with_article(type_name(type(variable)))}")
-            views.append(variable)
-    return views
-
-
-def publish(views: Iterable[Variable[Any]]) -> None:
-    """Writes the values of views to their States."""
-    for view in views:
-        view._trace.publish(view)
 
 
 def same_content(a: Any, b: Any) -> bool:

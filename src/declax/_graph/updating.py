@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, TypedDict, cast, overload
+from typing import Any, Literal, TypeAlias, TypedDict, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from typing_extensions import Unpack
 from declax import _jax
 from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding, bind
+from declax._graph.cells import are_variables, publish
+from declax._graph.copying import are_of_others, copy_leaves
 from declax._graph.fit import (
     COMPLETE,
     MERGE,
@@ -34,7 +36,7 @@ from declax._graph.fit import (
 from declax._graph.flattening import GraphDef
 from declax._graph.nodes import Kind, children_of, is_number, is_ref, kind_of, put_in_container
 from declax._graph.sown import captured_calls, take_captures
-from declax._graph.unflattening import BATCH, blueprint_of, check_trace_tokens, publish
+from declax._graph.unflattening import BATCH, blueprint_of
 from declax._modes import is_on
 from declax._state.definition import LeafDef, StateDef
 from declax._state.states import State, as_state
@@ -43,8 +45,8 @@ from declax._tree.attributes import wrong_trace
 from declax._tree.layout import TRACE_KEY
 from declax._typing import Path
 from declax._variables.placement import beside, is_committed
+from declax._variables.variable import Variable, set_raw, write_all_raw
 from declax._variables.variable import _set_metadata as set_metadata
-from declax._variables.variable import set_raw, write_all_raw
 from declax.errors import GraphError, describe, format_path, type_name, with_article, written_path
 
 UpdateReport = Fit
@@ -56,6 +58,7 @@ class _Options(TypedDict, total=False):
 
     complete: bool
     graph: bool | None
+    copy: bool
 
 
 _Values: TypeAlias = Mapping[Any, Any]
@@ -77,6 +80,7 @@ def update(
     complete: bool = False,
     strict: bool | None = None,
     graph: bool | None = None,
+    copy: bool = True,
 ) -> Fit | None:
     """Puts values into an existing graph, in place.
 
@@ -87,11 +91,13 @@ def update(
 
     Args:
       node: a model, or a container of models.
-      state, *states: the values; the graph shares their arrays from then on.
+      state, *states: the values; the graph shares their arrays from then on, but for those of another model.
       complete: whether each leaf of the graph must get a value.
       strict: True demands a value of the same dtype for each leaf. False takes the values that fit, and returns a
         `Fit`.
       graph: False if the node must be a tree; None for the default of `set_graph_mode`.
+      copy: whether arrays that another living model has too are copied, as those of ``dx.state(other)``, so that a
+        function that donates one model leaves the other alone. Nothing is copied in a trace.
 
     Raises:
       GraphError: for unknown paths, other kinds of Variables and other shapes,
@@ -116,16 +122,27 @@ def update(
     if captured_calls:
         given = list(take_captures(given)[0])
     pairings = [pairing_of(definition, s.definition) for s in given]
+    foreign: tuple[int, ...] = ()  # the States whose arrays are copied
+    if copy is True or is_on("copy", copy):
+        for number, each in enumerate(given):
+            if each._owners and _are_of_others(each, binding):
+                foreign = (*foreign, number)
     rules = UPDATE
     if strict is not None or complete is not False:
         rules = _rules_of(complete, strict)
-    elif len(given) == 1 and _update_at_once(binding, pairings[0], given[0].leaves):
+    elif len(given) == 1 and _update_at_once(binding, pairings[0], given[0].leaves, is_copied=foreign != ()):
         return None
     target = Target(definition.paths, binding.read(), definition.leaf_defs)
     fit = compare(target, list(zip(pairings, [s.leaves for s in given], strict=True)), rules)
     fix = "dx.update(model, state, strict=False)        # takes what fits, and returns a report"
     _check("update", fit, fix, strict=rules is not REPORT)
-    _apply_writes(node, binding, _writes_of(target.values, fit, given))
+    writes = _writes_of(target.values, fit, given)
+    if foreign:
+        places = [position for position, (number, _) in fit.sources.items() if number in foreign]
+        new, paths = [writes[position][0] for position in places], [definition.paths[position] for position in places]
+        copied = copy_leaves(new, binding.graphdef, paths, "the State")
+        writes |= {position: (leaf, writes[position][1]) for position, leaf in zip(places, copied, strict=True)}
+    _apply_writes(node, binding, target.values, writes)
     return fit if rules is REPORT else None
 
 
@@ -147,14 +164,19 @@ _shape = attrgetter("shape")
 _is_committed = attrgetter("committed")
 
 
-def _update_at_once(binding: Binding, pairing: Pairing, new: list[Any]) -> bool:
+def _are_of_others(state: State[Any], binding: Binding) -> bool:
+    """Whether another model has the arrays of a State too, and an update outside of all traces may copy them."""
+    return _jax.current_trace() is _jax.TOP and are_of_others(state._owners, binding.cells)
+
+
+def _update_at_once(binding: Binding, pairing: Pairing, new: list[Any], *, is_copied: bool) -> bool:
     """Sets arrays in Variables of the same kinds and metadata; False, with nothing done, in all other cases."""
     if not (pairing.fits and pairing.keeps_metadata) or binding.trace_token is not _jax.current_trace():
         return False
-    variables = cast("list[Any]", binding.variables)
+    variables: list[Any] = binding.cells
     if not pairing.is_whole:
         variables = [variables[position] for position in pairing.pairs.values()]
-    if binding.array_leaves is not None and any(variable is None for variable in variables):
+    if not (binding.is_kept or are_variables(variables)):
         return False
     are_many = jax.device_count() > 1  # devices
     old: list[Any] = []  # dies when all are written: what dies may run code of users
@@ -167,6 +189,9 @@ def _update_at_once(binding: Binding, pairing: Pairing, new: list[Any]) -> bool:
         if are_many and not all(map(_is_committed, after)) and any(map(_is_committed, before)):
             return False
         old += before
+    if is_copied:
+        paths = binding.graphdef.definition.paths
+        new = copy_leaves(new, binding.graphdef, [paths[position] for position in pairing.pairs.values()], "the State")
     write_all_raw(variables, new)
     return True
 
@@ -201,37 +226,38 @@ def _as_jax_has_it(old: Any, new: Any) -> Any:
     return new if jax.dtypes.canonicalize_dtype(new.dtype) == new.dtype else jnp.asarray(new)
 
 
-def _apply_writes(root: Any, binding: Binding, writes: _Writes) -> None:
+def _apply_writes(root: Any, binding: Binding, old: Sequence[Any], writes: _Writes) -> None:
     """Sets the values, after all checks."""
-    views = check_trace_tokens((binding.variables[position] for position in writes), "update")
-    in_refs = _take_refs(binding, writes)
-    in_arrays = _array_writes(root, binding, writes) if binding.array_leaves is not None else []
+    cells, paths = binding.cells.at(tuple(writes)), binding.graphdef.definition.paths
+    views = cells.check("update")
+    in_refs = _take_refs(old, writes)
+    contained = blueprint_of(binding.graphdef).contained
+    places = [
+        (*place_of(root, paths[i]), _in_container(leaf) if i in contained else leaf)
+        for cell, (i, (leaf, _)) in zip(cells, writes.items(), strict=True)
+        if leaf is not old[i] and not isinstance(cell, Variable)
+    ]
     for ref, content in in_refs:
         ref[...] = content
-    _set_all(in_arrays)
-    for position, (leaf, leaf_def) in writes.items():
-        variable = binding.variables[position]
-        if variable is None:
+    _set_all(places)
+    for cell, (leaf, leaf_def) in zip(cells, writes.values(), strict=True):
+        if not isinstance(cell, Variable):
             continue
-        set_raw(variable, leaf)
-        if leaf_def is not None and variable._metadata is not leaf_def[1]:
-            set_metadata(variable, leaf_def[1])
+        set_raw(cell, leaf)
+        if leaf_def is not None and cell._metadata is not leaf_def[1]:
+            set_metadata(cell, leaf_def[1])
             epoch.advance()
     publish(views)
 
 
-def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
+def _take_refs(values: Sequence[Any], writes: _Writes) -> list[tuple[Any, Any]]:
     """The refs of the graph with their new content, in their dtypes; in the writes, the refs take its place."""
     in_refs: list[tuple[Any, Any]] = []
-    values = binding.read()
     for position, (new, leaf_def) in tuple(writes.items()):
         old = values[position]
         inside = jax.tree.leaves(old) if kind_of(old) is Kind.CONTAINER else (old,)
         if not any(isinstance(leaf, jax.Ref) for leaf in inside):
             continue
-        if binding.variables[position] is None:
-            assert binding.array_leaves is not None  # this leaf is not in a Variable
-            binding.array_leaves.check(position)
         pairs = list(zip(inside, jax.tree.leaves(new), strict=True))
         in_refs += [
             (ref, jnp.asarray(content[...] if isinstance(content, jax.Ref) else content, ref.dtype))
@@ -241,18 +267,6 @@ def _take_refs(binding: Binding, writes: _Writes) -> list[tuple[Any, Any]]:
         kept = [a if isinstance(a, jax.Ref) else b for a, b in pairs]
         writes[position] = jax.tree.unflatten(jax.tree.structure(old), kept), leaf_def
     return in_refs
-
-
-def _array_writes(root: Any, binding: Binding, writes: _Writes) -> list[tuple[Any, Any, Any]]:
-    """The owner, key and value of each write to a leaf without a Variable, checked."""
-    old = binding.read()
-    paths = binding.graphdef.definition.paths
-    contained = blueprint_of(binding.graphdef).contained
-    return [
-        (*place_of(root, paths[i]), _in_container(leaf) if i in contained else leaf)
-        for i, (leaf, _) in writes.items()
-        if binding.variables[i] is None and leaf is not old[i]
-    ]
 
 
 def _in_container(value: Any) -> Any:
@@ -356,10 +370,12 @@ def _plan_join(graph: StateDef, given: Sequence[StateDef]) -> tuple[tuple[int, .
     return tuple(order[i][0] for i in range(len(graph.paths))), metadata if is_other else None
 
 
-def checked_array_leaves(graphdef: GraphDef[Any], leaves: Sequence[Any], where: str) -> list[Any]:
+def checked_array_leaves(graphdef: GraphDef[Any], leaves: list[Any], where: str) -> list[Any]:
     """The leaves, of which those without a Variable are checked; numbers in containers become arrays."""
-    checked = list(leaves)
     blueprint = blueprint_of(graphdef)
+    if not blueprint.array_leaves:
+        return leaves
+    checked = list(leaves)
     mismatches: list[Difference] = []
     for _, position in blueprint.array_leaves:
         value = leaves[position]

@@ -318,7 +318,7 @@ def _sowing_method(cls: type, name: str, method: Any) -> Callable[..., Any]:
         if kind is not None and not is_called_by_super and _is_sowable(output):
             leaves, structure = jax.tree.flatten(output, is_leaf=lambda value: isinstance(value, Variable))
             values = [leaf.get_value() if isinstance(leaf, Variable) else leaf for leaf in leaves]
-            self.sow(kind, name, jax.tree.unflatten(structure, values))
+            Module.sow(self, kind, name, jax.tree.unflatten(structure, values))
         return output
 
     return sowing

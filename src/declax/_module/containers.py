@@ -21,7 +21,7 @@ from declax._tree import epoch
 from declax._tree.attributes import admit, class_attribute, wrong_trace
 from declax._tree.layout import Layout, Name
 from declax._typing import BOUND_KEY, CAPTURES_KEY, INTERNAL_KEYS, TRACE_KEY
-from declax.errors import FieldError, MissingAttributeError, MissingKeyError, describe, suggest, type_name
+from declax.errors import FieldError, LayerError, MissingAttributeError, MissingKeyError, describe, suggest, type_name
 
 T = TypeVar("T", default=Any)
 P = ParamSpec("P", default=...)
@@ -336,6 +336,8 @@ class Sequential(Module, Generic[P, R]):
         for index, layer in enumerate(self.layers):
             if index:
                 args, kwargs = _as_arguments(output)
+            if layer is None:
+                raise _none_among_layers(index)
             extra = {"rngs": rngs} if rngs is not None and _takes_rngs(layer) else {}
             output = layer(*args, **kwargs, **extra)
         return output
@@ -357,6 +359,15 @@ class Sequential(Module, Generic[P, R]):
 
 
 Sequence = Sequential
+
+
+def _none_among_layers(index: int) -> LayerError:
+    """The error for None in place of a layer, as `dx.when` without another part gives it."""
+    return LayerError(
+        f"Sequential.layers[{index}]",
+        "this layer is None, and is called",
+        fix="dx.when(flag, layer, dx.identity)        # in place of dx.when(flag, layer)",
+    )
 
 
 def _as_arguments(output: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

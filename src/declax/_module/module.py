@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, overload
+from typing import Any, ClassVar, Final, TypeVar, get_origin, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from declax._graph.nodes import children_of, walk_nodes
 from declax._graph.sown import put_sown
 from declax._graph.updating import update
 from declax._modes import is_graph
+from declax._module.overridable import overridable, same_as
 from declax._module.running import refuse_call, with_path
 from declax._tree.attributes import class_attribute
 from declax._tree.read_only import ReadOnly
@@ -35,6 +36,9 @@ M = TypeVar("M", bound="Module")
 """A type variable for a class of modules, for annotations."""
 
 
+_CALL: Final = "__call__"
+
+
 def first_from(*values: A | None, error_msg: str) -> A:
     """The first value that is not None; a GraphError with this message if all are None."""
     for value in values:
@@ -45,6 +49,48 @@ def first_from(*values: A | None, error_msg: str) -> A:
 
 def _append(kept: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*kept, value)
+
+
+@overload
+def perturb(
+    self: Module, name: str, value: ArrayLike, variable_type: type[Variable[Any]] | str = Perturbation
+) -> jax.Array: ...
+@overload
+def perturb(self: Module, name: str, value: A, variable_type: type[Variable[Any]] | str = Perturbation) -> A: ...
+def perturb(self: Module, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
+    """A value plus a Variable of zeros, which the first call creates.
+
+    The gradient with respect to this Variable is the gradient of the value.
+
+    Args:
+      name: the attribute that holds the Variable.
+      value: an array of any shape, or a tree of arrays.
+      variable_type: the kind of the Variable, or its registered name.
+
+    Raises:
+      GraphError: the attribute holds something else.
+
+    >>> import declax as dx
+    >>> import jax.numpy as jnp
+    >>> m = dx.Module()
+    >>> float(m.perturb("grad_of_x", jnp.float32(2)))
+    2.0
+    """
+    kind = _sown_kind(self, "perturb", name, variable_type)
+    holder = _holder_of(self)
+    if not hasattr(holder, name):
+        put_sown(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
+    added = _own_variable(self, name, kind, "perturb").get_value()
+    shapes = jax.tree.map(jnp.shape, added)
+    if holder is not self and shapes != jax.tree.map(jnp.shape, value):
+        raise GraphError(
+            f"{type_name(type(self))}.{name}",
+            "the shapes of the perturbation and of the value differ",
+            expected=str(jax.tree.map(jnp.shape, value)),
+            got=str(shapes),
+            fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)        # with inputs of this shape",
+        )
+    return jax.tree.map(jnp.add, added, value)
 
 
 class Module(Pytree):
@@ -67,17 +113,18 @@ class Module(Pytree):
     (3, 4)
     """
 
-    if TYPE_CHECKING:  # most modules are callable, each with other parameters
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    _pytree__is_module: ClassVar[bool] = True
+    __annotations__.clear()  # as those of Pytree
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__call__" in cls.__dict__:
-            cls.__call__ = with_path(cls.__dict__["__call__"])  # type: ignore[method-assign]  # has the same parameters
-        elif isinstance(cls.__dict__.get("forward"), FunctionType) and class_attribute(cls, "__call__") is None:
-            cls.__call__ = refuse_call  # type: ignore[method-assign,assignment]  # it takes any parameters
+        # By name: checkers take the assignment of an attribute for its declaration, and not each module has a call.
+        if _CALL in cls.__dict__:
+            setattr(cls, _CALL, with_path(cls.__dict__[_CALL]))
+        elif isinstance(cls.__dict__.get("forward"), FunctionType) and class_attribute(cls, _CALL) is None:
+            setattr(cls, _CALL, refuse_call)
 
+    @overridable
     def sow(
         self,
         variable_type: type[Variable[Any]] | str,
@@ -114,54 +161,21 @@ class Module(Pytree):
         variable.set_value(reduce_fn(variable.get_value(), value))
         return True
 
-    @overload
-    def perturb(
-        self, name: str, value: ArrayLike, variable_type: type[Variable[Any]] | str = Perturbation
-    ) -> jax.Array: ...
-    @overload
-    def perturb(self, name: str, value: A, variable_type: type[Variable[Any]] | str = Perturbation) -> A: ...
-    def perturb(self, name: str, value: Any, variable_type: type[Variable[Any]] | str = Perturbation) -> Any:
-        """A value plus a Variable of zeros, which the first call creates.
+    # With `self` annotated, mypy binds it by the type of the function also where it reads this class from its cache.
 
-        The gradient with respect to this Variable is the gradient of the value.
+    @overridable
+    @same_as(perturb)
+    def perturb(self: Module) -> None: ...
 
-        Args:
-          name: the attribute that holds the Variable.
-          value: an array of any shape, or a tree of arrays.
-          variable_type: the kind of the Variable, or its registered name.
+    @overridable
+    @same_as(api.split)
+    def split(self: Module) -> None: ...
 
-        Raises:
-          GraphError: the attribute holds something else.
+    @overridable
+    @same_as(api.state)
+    def get_state(self: Module) -> None: ...
 
-        >>> import declax as dx
-        >>> import jax.numpy as jnp
-        >>> m = dx.Module()
-        >>> float(m.perturb("grad_of_x", jnp.float32(2)))
-        2.0
-        """
-        kind = _sown_kind(self, "perturb", name, variable_type)
-        holder = _holder_of(self)
-        if not hasattr(holder, name):
-            put_sown(holder, name, kind(jax.tree.map(jnp.zeros_like, value)))
-        added = _own_variable(self, name, kind, "perturb").get_value()
-        shapes = jax.tree.map(jnp.shape, added)
-        if holder is not self and shapes != jax.tree.map(jnp.shape, value):
-            raise GraphError(
-                f"{type_name(type(self))}.{name}",
-                "the shapes of the perturbation and of the value differ",
-                expected=str(jax.tree.map(jnp.shape, value)),
-                got=str(shapes),
-                fix="_, init = dx.capture(fn, dx.Perturbation)(model, ...)        # with inputs of this shape",
-            )
-        return jax.tree.map(jnp.add, added, value)
-
-    if TYPE_CHECKING:
-        split: Final = api.split  # at run time, an annotation would declare a field
-        get_state: Final = api.state
-    else:
-        split = api.split
-        get_state = api.state
-
+    @overridable
     def update(self, *args: Any, **kwargs: Any) -> Any:
         """Calls `update` with this module as the node, and with the same parameters.
 
@@ -191,14 +205,17 @@ class Module(Pytree):
                 )
         return update(self, *(other for other in args if not isinstance(other, GraphDef)), **kwargs)
 
+    @overridable
     def iter_modules(self) -> Iterator[tuple[Path, Module]]:
         """All modules inside of this one and itself, as the function `iter_modules`."""
         return iter_modules(self)
 
+    @overridable
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
         """The modules that are attributes of this one, as the function `iter_module_children`."""
         return iter_module_children(self)
 
+    @overridable
     def set_attributes(
         self, *filters: Filter, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
     ) -> None:
@@ -231,15 +248,17 @@ class Module(Pytree):
         for module, name, value in changes:
             setattr(module, name, value)
 
+    @overridable
     def train(self, **attributes: Any) -> None:
         """Sets ``deterministic`` and ``use_running_average`` to False, and `attributes`, in all modules with them."""
         mode = {"deterministic": False, "use_running_average": False, **attributes}
-        self.set_attributes(raise_if_not_found=False, **mode)
+        Module.set_attributes(self, raise_if_not_found=False, **mode)
 
+    @overridable
     def eval(self, **attributes: Any) -> None:
         """Sets ``deterministic`` and ``use_running_average`` to True, and `attributes`, in all modules with them."""
         mode = {"deterministic": True, "use_running_average": True, **attributes}
-        self.set_attributes(raise_if_not_found=False, **mode)
+        Module.set_attributes(self, raise_if_not_found=False, **mode)
 
 
 # Programs of NNX give these names to attributes: parts that split or update something, and a flag of training.

@@ -7,9 +7,11 @@ in an attribute or a container, where it is found by identity.
 from __future__ import annotations
 
 import functools
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -18,19 +20,16 @@ import numpy as np
 
 from declax import _jax
 from declax._classes.pytree import Pytree
-from declax._fields.body_code import attribute_called
-from declax._fields.call import Term, chosen, operands_of, target_of
-from declax._fields.class_info import maker_of
-from declax._fields.sources import declared_text
 from declax._graph.binding import bind
 from declax._graph.iteration import iter_graph
 from declax._modes import has_named_scopes
+from declax._module.left_out import use_of_none
 from declax._typing import INTERNAL_KEYS, Path
 from declax._variables.donation import note_deleted
 from declax._variables.placement import explicit_spec
 from declax._variables.policy import POLICY, Policy
 from declax._variables.variable import Variable
-from declax.errors import DeclaxError, LayerError, format_path, note_part, type_name
+from declax.errors import DeclaxError, LayerError, LayerWarning, format_path, note_part, type_name
 
 _around: Final[ContextVar[Any]] = ContextVar("declax_running", default=None)
 """The innermost module that runs while JAX traces."""
@@ -54,7 +53,7 @@ def with_path(call: Any) -> Any:
                 output = _call_in_scope(call, self, args, kwargs)
             return output if POLICY not in self.__dict__ else _in_output_dtype(output, self.__dict__[POLICY])
         except Exception as error:
-            missing = _call_of_none(error)
+            missing = use_of_none(error)
             _note_module(missing or error, self)
             if isinstance(error, (RuntimeError, ValueError)) and "deleted" in str(error):
                 _note_deleted(error, self)
@@ -65,28 +64,6 @@ def with_path(call: Any) -> Any:
 
     __call__.__wrapped_by_declax__ = True  # type: ignore[attr-defined]  # of a function
     return __call__
-
-
-def _call_of_none(error: Exception) -> LayerError | None:
-    """The error in place of Python's, if the code that raised it calls a part that `dx.when` left out."""
-    trace = error.__traceback__
-    if type(error) is not TypeError or error.args != ("'NoneType' object is not callable",) or trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    read = attribute_called(trace.tb_frame, trace.tb_lasti)
-    owner, name = read or (None, "")
-    declared = maker_of(type(owner)).expressions.get(name, (None,))[0]
-    if declared is None or target_of(declared) is not chosen:
-        return None
-    flag = operands_of(declared)[0]
-    condition = declared_text(flag) if isinstance(flag, Term) else repr(flag)
-    return LayerError(
-        f"{type_name(type(owner))}.{name}",
-        "this part is None, and is called",
-        why=f"{name} = {declared_text(declared)}, and {condition} does not hold",
-        fix=f"x if self.{name} is None else self.{name}(x)",
-    ).with_traceback(error.__traceback__)
 
 
 def refuse_call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -191,6 +168,18 @@ def _note_module(error: Exception, module: Any) -> None:
     error.__dict__[_RUNNING] = module, path
     if path:
         note_part(error, f"{format_path(path)} of {type_name(type(module))}")
+
+
+def warn_by(error: LayerError) -> None:
+    """Warns by the text of an error, with the path of the module in those that call it; not under transforms."""
+    if _jax.trace_state.value is not _jax.TOP:
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "__call__" and frame.f_globals is globals():
+            _note_module(error, frame.f_locals["self"])
+        frame = frame.f_back
+    warnings.warn(str(error), LayerWarning, stacklevel=_jax.level_of_user(sys._getframe()))
 
 
 def _note_deleted(error: Exception, module: Any) -> None:

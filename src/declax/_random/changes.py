@@ -73,7 +73,7 @@ class StreamTable:
         prefixes: dict[Any, Path] = {i: tuple(map(plain_key, found[place][0])) for i, place in enumerate(self._places)}
         counts: dict[Path, Variable[Any]] = {}
         self.streams: list[Stream] = []
-        for (root, *keys), variable in zip(graphdef.definition.paths, self._binding.variables, strict=True):
+        for (root, *keys), variable in zip(graphdef.definition.paths, self._binding.cells, strict=True):
             path = (*prefixes[root], *keys[:-1])
             if isinstance(variable, RngCount):
                 counts[path] = variable
@@ -84,8 +84,9 @@ class StreamTable:
         """The value with new nodes, whose streams have new keys; it shares all other Variables."""
         copies: dict[int, Any] = {id(s.key): s.key.copy(key) for s, (key, _) in keys.items()}
         copies |= {id(s.count): s.count.copy(count) for s, (_, count) in keys.items()}
-        variables = [copies.get(id(variable), variable) for variable in self._binding.variables]
-        made = build(self._binding.graphdef, self._binding.read(), variables=variables)
+        variables = [copies.get(id(variable), variable) for variable in self._binding.cells]
+        binding = self._binding
+        made = build(binding.graphdef, binding.read(), variables=variables, orders=binding.orders)
         leaves = list(self._leaves)
         for place, root in zip(self._places, made, strict=True):
             leaves[place] = root

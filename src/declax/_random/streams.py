@@ -19,10 +19,11 @@ from declax import _jax, errors, initializers
 from declax._classes.pytree import Pytree
 from declax._filters import Filter, as_written, to_predicate
 from declax._graph.nodes import is_ref
-from declax._tree import rendering
+from declax._text import arrays
 from declax._tree.epoch import committing
 from declax._typing import P, Path, R, Shape
 from declax._variables.kinds import RngCount, RngKey
+from declax._variables.lost_writes import trace_of
 from declax._variables.variable import Variable, foreign_trace, set_raw
 from declax.errors import MissingStreamError, RngError, describe, format_path, suggest
 
@@ -156,7 +157,10 @@ def draw(key: Variable[Any], count: Variable[Any]) -> jax.Array:
     """Draws the next key of a stream; no two threads get the same key."""
     drawn: jax.Array
     with committing:
-        drawn, after = _next(key.value, count.value)
+        try:
+            drawn, after = _next(key.value, count.value)
+        except jax.errors.UnexpectedTracerError:  # what a trace made, after its end
+            raise foreign_trace(count, "value") from None
         count.set_value(after)
     return drawn
 
@@ -207,7 +211,7 @@ def check_can_change(streams: Iterable[Stream]) -> None:
     trace = _jax.current_trace()
     for stream in streams:
         for variable in (stream.key, stream.count):
-            if variable._trace is not trace:
+            if trace_of(variable) is not trace:
                 raise foreign_trace(variable, "value", stream.label)
 
 
@@ -363,7 +367,7 @@ class RngStream(Samplers):
 
     def __repr__(self) -> str:
         count = getattr(self.__dict__.get("count"), "raw_value", None)
-        return f"{errors.type_name(type(self))}({self.__dict__.get('tag')!r}, count={rendering.scalar_text(count)})"
+        return f"{errors.type_name(type(self))}({self.__dict__.get('tag')!r}, count={arrays.scalar_text(count)})"
 
     def __call__(self) -> jax.Array:
         """Draws the next key.

@@ -26,7 +26,7 @@ from declax._variables.placement import (
     put,
     sharding_rules,
 )
-from declax.transforms._engine.lift import write
+from declax.transforms._engine.commit import write
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
 from declax.transforms.compilation import jit

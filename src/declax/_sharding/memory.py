@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from declax._graph.api import state as state_of
 from declax._sharding.declared import Shardings as Shardings
 from declax._sharding.declared import labels_of, shardings_of_leaves
-from declax._tree.rendering import bytes_text, dtype_text
+from declax._text.arrays import bytes_text, measure, shape_text
 from declax._typing import Path
 from declax._variables.kinds import Param
 from declax._variables.metadata import OPTIMIZER_AXES
@@ -112,15 +112,14 @@ def bytes_per_device(
         for array, sharding in zip(arrays, jax.tree.leaves(tree), strict=True):
             if not hasattr(array, "dtype"):
                 continue
-            whole = math.prod(array.shape) * array.dtype.itemsize
+            whole = measure(array)[1]
             local = math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
             for name in kinds:
                 sizes[name].local += local
                 sizes[name].whole += whole
             if kind == "parameters" and local == whole and devices.size > 1:
                 where = format_path(path if tx is None else path[1:])
-                shape = ",".join(map(str, array.shape))
-                replicated.append((f"{where} {dtype_text(array.dtype)}[{shape}]", whole))
+                replicated.append((f"{where} {shape_text(array)}", whole))
     large = [entry for entry in replicated if entry[1] * _SHARE >= sizes["parameters"].whole]
     found = {name: size for name, size in sizes.items() if size.whole}
     return DeviceBytes(dict(devices.shape), found, tuple(sorted(large, key=lambda entry: -entry[1])))

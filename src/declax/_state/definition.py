@@ -5,6 +5,7 @@ Functions of a definition and a list of leaves: filters, equality, nested dicts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,7 +17,7 @@ from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import exact_types
 from declax._filters import ON_KIND, ON_PLACE, ON_TAG, Filter, Predicate, as_written, ask, dependency_of, predicates_of
 from declax._jax import current_trace
-from declax._tree.rendering import same_value
+from declax._tree.statuses import same_value
 from declax._typing import MISSING, Key, Path
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable, new_variable, new_variables
@@ -59,12 +60,14 @@ class StateDef(Shared):
     Attributes:
       paths: the path of each leaf.
       leaf_defs: kind and metadata of each leaf.
+      empty: the paths of mappings without a leaf, which deletion leaves.
     """
 
     _interned: ClassVar[Interned[StateDef]] = Interned()
 
     paths: tuple[Path, ...]
     leaf_defs: tuple[LeafDef, ...]
+    empty: tuple[Path, ...]
     fits: WeakKeyDictionary[StateDef, Any]
     """How States of other definitions go into one of this; see `_graph.fit`."""
     nesting: Any
@@ -74,23 +77,23 @@ class StateDef(Shared):
     _subs: dict[Path, tuple[StateDef, tuple[int, ...]]]
 
     @staticmethod
-    def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...]) -> StateDef:
+    def of(paths: tuple[Path, ...], leaf_defs: tuple[LeafDef, ...], empty: tuple[Path, ...] = ()) -> StateDef:
         """The definition with these paths and kinds; always the same object."""
 
         def make() -> StateDef:
             made = object.__new__(StateDef)
-            made.paths, made.leaf_defs = paths, leaf_defs
+            made.paths, made.leaf_defs, made.empty = paths, leaf_defs, empty
             made.nesting, made.groups, made._subs = None, {}, {}
             made.fits = WeakKeyDictionary()
             return made
 
-        return StateDef._interned.find_or_make((paths, leaf_defs), make)
+        return StateDef._interned.find_or_make((paths, leaf_defs, empty), make)
 
     def __repr__(self) -> str:
         return f"StateDef({len(self.paths)} leaves)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StateDef.of, (self.paths, self.leaf_defs)
+        return StateDef.of, (self.paths, self.leaf_defs, self.empty)
 
     @cached_property
     def columns(self) -> tuple[tuple[type[Variable[Any]], ...], tuple[Metadata, ...]] | None:
@@ -114,6 +117,8 @@ class StateDef(Shared):
             if last in node:
                 raise GraphError(format_path(path), "two leaves have the same path, or one lies inside of the other")
             node[last] = position
+        for path in self.empty:
+            functools.reduce(lambda node, key: node.setdefault(key, {}), path, tree)
         return tree
 
     @cached_property
@@ -156,7 +161,7 @@ class StateDef(Shared):
 
     def select(self, positions: tuple[int, ...], depth: int = 0) -> StateDef:
         """The definition of some of the leaves, with paths below a depth."""
-        if not depth and len(positions) == len(self.paths):
+        if not depth and len(positions) == len(self.paths) and not self.empty:
             return self
         paths = tuple([self.paths[i][depth:] for i in positions])
         return StateDef.of(paths, tuple([self.leaf_defs[i] for i in positions]))
@@ -165,7 +170,7 @@ class StateDef(Shared):
         """The definition with another kind or other metadata at a position."""
         leaf_defs = list(self.leaf_defs)
         leaf_defs[position] = leaf_def
-        made = StateDef.of(self.paths, tuple(leaf_defs))
+        made = StateDef.of(self.paths, tuple(leaf_defs), self.empty)
         vars(made).setdefault("tree", self.tree)  # the same, since the paths are
         return made
 
@@ -208,7 +213,9 @@ def _rank(key: Any) -> tuple[int, str, Any]:
     return (0, "", key) if isinstance(key, (int, float)) else (1, type(key).__name__, key)
 
 
-def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[StateDef, list[Any]]:
+def sorted_pair(
+    entries: Sequence[Entry], *, is_sorted: bool = False, empty: tuple[Path, ...] = ()
+) -> tuple[StateDef, list[Any]]:
     """A definition and leaves in the order of the paths, so that equal States have one definition."""
     if not is_sorted:
         try:
@@ -216,9 +223,16 @@ def sorted_pair(entries: Sequence[Entry], *, is_sorted: bool = False) -> tuple[S
         except TypeError:  # keys of several types
             with suppress(TypeError):  # keys of a type without an order stay as they come
                 entries = sorted(entries, key=lambda entry: [_rank(key) for key in entry[0]])
-    definition = StateDef.of(tuple([entry[0] for entry in entries]), tuple([entry[2] for entry in entries]))
+    definition = StateDef.of(tuple([entry[0] for entry in entries]), tuple([entry[2] for entry in entries]), empty)
     definition.tree  # noqa: B018  # raises for paths that contradict each other
     return definition, [entry[1] for entry in entries]
+
+
+def empty_after(definition: StateDef, path: Path, emptied: Path, paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The mappings without a leaf once the leaves at a path and below it are others, so that all have these paths."""
+    found = {*(one for one in definition.empty if one[: len(path)] != path), emptied} - {()}
+    outer = {one[:depth] for one in (*paths, *found) for depth in range(len(one))}
+    return tuple(sorted(found - outer, key=lambda one: [_rank(key) for key in one]))
 
 
 # --- leaves and Variables ------------------------------------------------------
@@ -261,7 +275,7 @@ def pair_of(definition: StateDef, values: Sequence[Any]) -> tuple[StateDef, list
             leaves.append(value)
             leaf_defs.append(None)
     if not all(map(is_, leaf_defs, definition.leaf_defs)):
-        definition = StateDef.of(definition.paths, tuple(leaf_defs))
+        definition = StateDef.of(definition.paths, tuple(leaf_defs), definition.empty)
     return definition, leaves
 
 
@@ -370,6 +384,8 @@ def _groups(
 def same_states(definition: StateDef, leaves: Sequence[Any], other: StateDef, others: Sequence[Any]) -> bool:
     """Whether two States have equal leaves at the same paths, in whatever order."""
     if definition is not other:
+        if set(definition.empty) != set(other.empty):
+            return False
         positions = {path: i for i, path in enumerate(other.paths)}
         if positions.keys() != set(definition.paths):
             return False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeAlias, cast, overload
+from weakref import ref
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from declax._state.definition import (
     Tree,
     call_each,
     check_trace,
+    empty_after,
     groups_of,
     leaf_def_of,
     map_tree,
@@ -38,18 +40,21 @@ from declax._state.definition import (
 )
 from declax._state.tree import OuterKeys, children_of, pair_from
 from declax._state.views import Kept, Live, View
-from declax._tree import epoch, rendering
+from declax._text import objects
+from declax._tree import epoch
 from declax._typing import MISSING, Key, Path, Tuple2, Tuple3, Tuple4
 from declax._variables.variable import Variable, _set_metadata, _set_trace, new_variable, set_raw
 from declax.errors import GraphError, MissingAttributeError, describe, type_name
 from declax.traversals import walk_mapping
 
 M = TypeVar("M", covariant=True, default=Any)
-
 S = TypeVar("S", covariant=True)
 
 Pair = tuple[Path, Any]
 """A path and the value there, a Variable or another one."""
+
+Owners: TypeAlias = "tuple[ref[Any], ...]"
+"""Objects, held weakly."""
 
 ReplaceFn = Callable[[Any, Any], Any]
 """A function of the old value, a Variable or another one, and the new raw value; returns the value to store."""
@@ -132,7 +137,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
     {'linear': {'kernel': 2.0}}
     """
 
-    __slots__ = ("__weakref__", "_pair", "_rest", "_trace")
+    __slots__ = ("__weakref__", "_owners", "_pair", "_rest", "_trace")
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -140,10 +145,12 @@ class State(MutableMapping[Any, Any], Generic[M]):
 
     _pair: tuple[StateDef, list[Any]]
     """Another tuple after each write; `__getattr__` computes that of a view."""
-    _rest: Kept | View | Live | None
+    _rest: Kept | View[State[Any]] | Live | None
     """The cache of a State, if any; for a view of another State or of a model, its place."""
     _trace: Any
     """The token of the trace that may write; a nested view has that of its root."""
+    _owners: Owners
+    """An object of each graph that has the same arrays. What JAX makes of the State has arrays of its own."""
 
     def __init__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
         if isinstance(entries, FlatState):
@@ -156,8 +163,6 @@ class State(MutableMapping[Any, Any], Generic[M]):
             fix = 'dx.State({"key": value}), or dx.state(model) for that of a model'
             raise GraphError("State", problem, got=describe(entries), fix=fix) from None
         fill_state(self, *sorted_pair(_entries_of(mapping, ())))
-
-    # --- flat reading
 
     @property
     def definition(self) -> StateDef:
@@ -173,6 +178,16 @@ class State(MutableMapping[Any, Any], Generic[M]):
     def leaves(self) -> list[Any]:
         """The raw value of each leaf, in the order of `paths`; do not change this list, which is that of the State."""
         return self._pair[1]
+
+    @property
+    def as_model(self) -> M:
+        """This State with the type of its model, for editors; it has no static fields, and no methods.
+
+        >>> import declax as dx
+        >>> dx.state(dx.Linear(2, 3, rngs=dx.Rngs(0))).as_model.kernel.shape
+        (2, 3)
+        """
+        return cast("M", self)
 
     def flat_state(self) -> FlatState:
         """The pairs of path and value, in the order of sorted keys; Variables write into the State."""
@@ -202,7 +217,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         return make_state(*sorted_pair([e for path, value in _pairs_of(flat) for e in _entries_of(value, path)]))
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        """Nested dicts with the raw values, at any depth.
+        """Nested dicts with the raw values, at any depth; none is empty.
 
         Args:
           extract_fn: takes each value, a Variable or another one, and returns
@@ -218,6 +233,8 @@ class State(MutableMapping[Any, Any], Generic[M]):
         definition, leaves = self._pair
         if extract_fn is not None:
             leaves = call_each("State.to_pure_dict", extract_fn, definition.paths, zip(self._values(), strict=True))
+        if definition.empty:
+            definition = StateDef.of(definition.paths, definition.leaf_defs)
         return map_tree(definition.tree, leaves, dict)
 
     @property
@@ -281,6 +298,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
             return root._value((*prefix, key))
         view: State[Any] = _new(State)
         _set_rest(view, View(root, (*prefix, key)))
+        _set_owners(view, root._owners)
         return view
 
     def _value(self, path: Path) -> Any:
@@ -331,7 +349,8 @@ class State(MutableMapping[Any, Any], Generic[M]):
         return self[name]
 
     if TYPE_CHECKING:
-        __iter__: IterateOverKeys  # type: ignore[assignment]  # `loss, grads = dx.grad(f)(model)` is to be an error
+        # `loss, grads = dx.grad(f)(model)` is to be an error
+        __iter__: IterateOverKeys = IterateOverKeys()  # type: ignore[assignment]  # no method, on purpose
     else:
 
         def __iter__(self):
@@ -390,14 +409,16 @@ class State(MutableMapping[Any, Any], Generic[M]):
                 _set_metadata(view, leaf_def[1])
                 epoch.advance()
 
-    def _replace_below(self, path: Path, entries: list[Entry]) -> None:
-        """Replaces the leaves of a root at a path and below it by others."""
+    def _replace_below(self, path: Path, entries: list[Entry], emptied: Path = ()) -> None:
+        """Replaces the leaves of a root at a path and below it; the mapping at `emptied` stays if it is empty then."""
         if isinstance(self._rest, Live):
-            self._rest.replace(path, entries)
+            self._rest.replace(path, entries, emptied)
             return
         new = {entry[0]: entry for entry in entries}
         found = [new.pop(e[0], e) for e in _entries_of(self, ()) if e[0] in new or e[0][: len(path)] != path]
-        pair = sorted_pair([*found, *new.values()], is_sorted=not new)
+        all_entries = [*found, *new.values()]
+        empty = empty_after(self._pair[0], path, emptied, (e[0] for e in all_entries))
+        pair = sorted_pair(all_entries, is_sorted=not new, empty=empty)
         self._detach(path)
         _set_pair(self, pair)
 
@@ -413,7 +434,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         if key not in tree:
             raise no_key((*prefix, key), tree)
         check_trace(root._trace, (*prefix, key))
-        root._replace_below((*prefix, key), [])
+        root._replace_below((*prefix, key), [], prefix)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_free(name)
@@ -448,7 +469,7 @@ class State(MutableMapping[Any, Any], Generic[M]):
         known = set(as_state(other).paths)
         definition, leaves = self._pair
         positions = tuple(i for i, path in enumerate(definition.paths) if path not in known)
-        return make_state(definition.select(positions), [leaves[i] for i in positions])
+        return make_state(definition.select(positions), [leaves[i] for i in positions], owners=self._owners)
 
     split: Final = split_state
     filter: Final = filter_state
@@ -457,8 +478,8 @@ class State(MutableMapping[Any, Any], Generic[M]):
         if isinstance(self._root()[0]._rest, Live):
             values = self._values()
             groups = groups_of(*self._pair, filters, where, is_exhaustive=is_exhaustive)
-            return tuple(show_variables(sub, [values[i] for i in positions]) for sub, positions in groups)
-        return split_leaves(*self._pair, filters, where, is_exhaustive=is_exhaustive)
+            return tuple(show_variables(sub, [values[i] for i in p], self._owners) for sub, p in groups)
+        return split_leaves(*self._pair, filters, where, is_exhaustive=is_exhaustive, owners=self._owners)
 
     @staticmethod
     def merge(first: State[Any] | Mapping[Any, Any], /, *states: State[Any] | Mapping[Any, Any]) -> State[Any]:
@@ -471,8 +492,10 @@ class State(MutableMapping[Any, Any], Generic[M]):
         >>> dx.State.merge(dx.State({"a": 1, "b": 2}), {"b": 3}).to_pure_dict()
         {'a': 1, 'b': 3}
         """
-        merged = {entry[0]: entry for state in (first, *states) for entry in _entries_of(as_state(state), ())}
-        return make_state(*sorted_pair(list(merged.values())))
+        given = list(map(as_state, (first, *states)))
+        merged = {entry[0]: entry for state in given for entry in _entries_of(state, ())}
+        owners = tuple({id(owner): owner for state in given for owner in state._owners}.values())
+        return make_state(*sorted_pair(list(merged.values())), owners=owners)
 
     def __or__(self, other: Any) -> State[Any]:
         return State.merge(self, other) if isinstance(other, Mapping) else NotImplemented
@@ -500,10 +523,10 @@ class State(MutableMapping[Any, Any], Generic[M]):
         return make_state(*pair)
 
     def __repr__(self) -> str:
-        return rendering.state_repr(map_tree(self.definition.tree, values_of(*self._pair), rendering.Level))
+        return objects.state_repr(map_tree(self.definition.tree, values_of(*self._pair), objects.Level))
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return rendering.treescope_repr(self, path, subtree_renderer)
+        return objects.treescope_repr(self, path, subtree_renderer)
 
     def __copy__(self) -> State[M]:
         return like(self, list(self.leaves))
@@ -614,7 +637,7 @@ class FlatState(Sequence[Pair]):
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"FlatState({rendering.text_of(list(self))})"
+        return f"FlatState({objects.text_of(list(self))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FlatState.from_sorted_keys_values, (self.paths, self.leaves)
@@ -628,30 +651,35 @@ class FlatState(Sequence[Pair]):
 _set_pair = State._pair.__set__  # type: ignore[attr-defined]  # slot descriptors
 _set_rest = State._rest.__set__  # type: ignore[union-attr]  # as above
 _set_state_trace = State._trace.__set__
+_set_owners = State._owners.__set__  # type: ignore[attr-defined]  # as above
 _trace_state: Final = _jax.trace_state
 _new = object.__new__
 
 
-def make_state(definition: StateDef, leaves: list[Any], cls: type[State[Any]] = State) -> State[Any]:
+def make_state(
+    definition: StateDef, leaves: list[Any], cls: type[State[Any]] = State, owners: Owners = ()
+) -> State[Any]:
     """The State with these leaves, whose list it takes over."""
     state = _new(cls)
-    fill_state(state, definition, leaves)
+    fill_state(state, definition, leaves, owners)
     return state
 
 
-def show_variables(definition: StateDef, values: list[Any]) -> State[Any]:
+def show_variables(definition: StateDef, values: list[Any], owners: Owners) -> State[Any]:
     """The State that shows these Variables themselves, and other leaves."""
     state: State[Any] = _new(State)
     _set_rest(state, Live(definition, values))
     _set_state_trace(state, _trace_state.value)
+    _set_owners(state, owners)
     return state
 
 
-def fill_state(state: State[Any], definition: StateDef, leaves: list[Any]) -> None:
+def fill_state(state: State[Any], definition: StateDef, leaves: list[Any], owners: Owners = ()) -> None:
     """Initializes a State with these leaves, whose list it takes over."""
     _set_pair(state, (definition, leaves))
     _set_rest(state, None)
     _set_state_trace(state, _trace_state.value)
+    _set_owners(state, owners)
 
 
 def like(state: State[M], leaves: list[Any]) -> State[M]:
@@ -693,11 +721,17 @@ def _pairs_of(flat: Any) -> Iterable[Pair]:
 
 
 def split_leaves(
-    definition: StateDef, leaves: Sequence[Any], filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool
+    definition: StateDef,
+    leaves: Sequence[Any],
+    filters: tuple[Filter, ...],
+    where: str,
+    *,
+    is_exhaustive: bool,
+    owners: Owners = (),
 ) -> tuple[State[Any], ...]:
     """States of the leaves that each filter takes; arguments and errors as of `groups_of`."""
     groups = groups_of(definition, leaves, filters, where, is_exhaustive=is_exhaustive)
-    return tuple(make_state(sub, _pick(leaves, positions)) for sub, positions in groups)
+    return tuple(make_state(sub, _pick(leaves, positions), owners=owners) for sub, positions in groups)
 
 
 def _pick(leaves: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:

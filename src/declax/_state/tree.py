@@ -6,7 +6,6 @@ of their kind: ``isinstance(light, Param)`` holds, and ``light.__class__`` is `P
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator
 from collections import OrderedDict, deque
@@ -22,7 +21,7 @@ from declax._state.definition import StateDef, are_sortable, pair_of
 from declax._tree.read_only import ReadOnly
 from declax._typing import Key
 from declax._variables.metadata import Metadata
-from declax._variables.variable import Variable, _set_metadata, fill_raw
+from declax._variables.variable import Variable
 from declax.errors import MAX_DEPTH, NAME_KEY, MissingAttributeError
 
 _new: Final = object.__new__
@@ -60,17 +59,21 @@ def _light_of(kind: type[Variable[Any]]) -> Light:
 
 
 def _make_light(kind: type[Variable[Any]]) -> Light:
+    """A class, since programs ask for ``type(light).__name__``, and call ``type(light)`` for a Variable of the kind."""
     content = {
         "__slots__": ("_flat",),
+        "__new__": lambda _, *args, **options: kind(*args, **options),
         "__module__": __name__,
         "__qualname__": f"{kind.__module__}:{kind.__qualname__}".replace(".", "/"),  # `pickle` takes it apart at dots
         NAME_KEY: kind.__qualname__,
         "__doc__": kind.__doc__,
         "__class__": property(lambda light: kind),
+        "_raw": property(lambda light: light._flat[0][0]),
+        "_metadata": property(lambda light: light._flat[1]),
         "_trace": _SNAPSHOT,
     }
-    metaclass: Any = type(kind)
-    cls = _type_of_lights(metaclass)(kind.__name__, (LightVariable, kind), content)
+    of_kinds: Any = type(kind)
+    cls = of_kinds(kind.__name__, (LightVariable, kind), content)
     light = cls, cls.__dict__["_flat"].__set__
 
     def unflatten(metadata: Metadata, children: Any) -> Any:
@@ -82,16 +85,6 @@ def _make_light(kind: type[Variable[Any]]) -> Light:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, attrgetter("_flat"))
     return light
-
-
-@functools.cache
-def _type_of_lights(metaclass: type) -> Any:
-    """The metaclass of lights, which makes ordinary Variables of their kind when they are called."""
-
-    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return cls.__bases__[1](*args, **kwargs)
-
-    return type(metaclass.__name__, (metaclass,), {"__call__": call})
 
 
 def __getattr__(name: str) -> type[Any]:
@@ -106,8 +99,6 @@ def _new_light(light: Light, children: tuple[Any], metadata: Metadata) -> Any:
     cls, fill = light
     made = _new(cls)
     fill(made, (children, metadata))
-    fill_raw(made, children[0])
-    _set_metadata(made, metadata)
     return made
 
 
@@ -186,8 +177,6 @@ def _shown(definition: StateDef, nesting: Nesting, leaves: Sequence[Any]) -> lis
     types, fills = nesting.lights
     shown: list[Any] = list(map(_new, types))  # without a frame of Python for each
     deque(map(_call, fills, shown, zip(zip(leaves), metadata)), 0)  # noqa: B905  # quicker
-    deque(map(fill_raw, shown, leaves), 0)
-    deque(map(_set_metadata, shown, metadata), 0)
     return shown
 
 

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import ref
 
 from declax import _jax
-from declax._state.definition import Entry, StateDef, check_trace, leaf_def_of, raw_of, sorted_pair
+from declax._state.definition import (
+    Entry,
+    LeafDef,
+    StateDef,
+    check_trace,
+    empty_after,
+    leaf_def_of,
+    raw_of,
+    sorted_pair,
+)
 from declax._tree.read_only import WritesThrough
 from declax._typing import Path
 from declax._variables.variable import Variable, _set_trace, new_variable
 from declax.errors import DeclaxError, LayerError, format_path
 
-if TYPE_CHECKING:
-    from declax._state.states import State
-
 _trace_state: Final = _jax.trace_state
 
 
-class View(WritesThrough):
+class Root(Protocol):
+    """The State at the root of views."""
+
+    _trace: Any
+
+    def _put(self, path: Path, leaf: Any, leaf_def: LeafDef, /) -> None: ...
+
+
+R = TypeVar("R", bound=Root)
+
+
+class View(WritesThrough, Generic[R]):
     """The place of a nested State in its root, and the token of a Variable that writes a leaf of the root."""
 
     __slots__ = ("path", "root")
 
-    def __init__(self, root: State[Any], path: Path) -> None:
+    def __init__(self, root: R, path: Path) -> None:
         self.root = root
         self.path = path
 
@@ -66,10 +83,10 @@ class Live:
         """The definition and the leaves as they are now."""
         leaf_defs = tuple(map(leaf_def_of, self.values))
         if leaf_defs != self.definition.leaf_defs:  # metadata has changed
-            self.definition = StateDef.of(self.definition.paths, leaf_defs)
+            self.definition = StateDef.of(self.definition.paths, leaf_defs, self.definition.empty)
         return self.definition, list(map(raw_of, self.values))
 
-    def replace(self, path: Path, entries: list[Entry]) -> None:
+    def replace(self, path: Path, entries: list[Entry], emptied: Path = ()) -> None:
         """Shows other leaves at a path and below it; the model keeps its Variables."""
         known = dict(zip(self.definition.paths, self.values, strict=True))
         new = {
@@ -78,7 +95,8 @@ class Live:
         }
         shown = {place: value for place, value in known.items() if place in new or place[: len(path)] != path} | new
         pairs = [(place, value, leaf_def_of(value)) for place, value in shown.items()]
-        self.definition, self.values = sorted_pair(pairs, is_sorted=new.keys() <= known.keys())
+        empty = empty_after(self.definition, path, emptied, shown)
+        self.definition, self.values = sorted_pair(pairs, is_sorted=new.keys() <= known.keys(), empty=empty)
 
 
 class Kept:
@@ -95,7 +113,7 @@ class Kept:
         found = self._views.get(path)
         return None if found is None else found()
 
-    def add_view(self, root: State[Any], path: Path, made: Variable[Any]) -> Variable[Any]:
+    def add_view(self, root: Root, path: Path, made: Variable[Any]) -> Variable[Any]:
         """The Variable in use, or else one that was made of the leaf, which becomes a view."""
         _set_trace(made, View(root, path))
         own = ref(made)

@@ -9,8 +9,10 @@ import jax
 from declax._fields.call import Unmade
 from declax._fields.class_info import info_of
 from declax._fields.expressions import Expression
-from declax._fields.snapshots import attributes_of
-from declax._fields.specifiers import FieldSpec, Status, Tagged
+from declax._fields.snapshots import attributes_of, model_among_keys, model_as_key
+from declax._fields.specifiers import FieldSpec, PartRecipe, Status, SubmoduleRecipe, Tagged
+from declax._tree.hidden import HOLDERS, check_hidden, is_of_library, may_hide
+from declax._tree.iterators import check_iterators
 from declax._tree.layout import Layout, Name
 from declax._tree.read_only import ReadOnly
 from declax._tree.statuses import (
@@ -18,9 +20,10 @@ from declax._tree.statuses import (
     PLAIN,
     data_in_static,
     has_data,
+    items_within,
+    model_key_in,
     static_status,
     status_of_value,
-    tags_within,
 )
 from declax._typing import TRACE_KEY
 from declax.errors import (
@@ -80,6 +83,8 @@ def admit(self: Any, name: Any, value: Any, layout: Layout) -> tuple[bool, Any, 
             check_static(self, name, value, "is static")
         return False, value, layout.with_status(name, status)
     if status is Status.DATA or not is_checked:
+        if is_checked and value.__class__ not in CONTAINERS:
+            refuse_iterators(self, name, value)
         return False, value, layout
     check_static(self, name, value, "is static")
     if status is Status.STATIC and static_status(value) is Status.SNAPSHOT:
@@ -106,6 +111,8 @@ def _explicit_status(self: Any, name: Name, tag: Tagged[Any], is_checked: bool) 
     if is_checked and isinstance(tag.value, (Tagged, *CONTAINERS)):
         check_tags(self, name, tag.value)
     if tag.status is Status.DATA:
+        if is_checked:
+            refuse_iterators(self, name, tag.value)
         return Status.DATA
     if is_checked:
         check_static(self, name, tag.value, "is annotated with static(...)")
@@ -136,10 +143,17 @@ def _target(self: Any, name: Name) -> str:
 
 def check_static(self: Any, name: Name, value: object, what: str) -> None:
     """Raises where a value of a static attribute is data or holds some."""
+    if value.__class__ in HOLDERS or (value.__class__ not in PLAIN and may_hide(value)):
+        if is_of_library(value):
+            return
+        check_hidden(self, value, _place(self, name), str(name), is_part=_is_part(self, name))
     if value.__class__ in PLAIN:
         return
+    refuse_iterators(self, name, value)
     found = data_in_static(value)
     if found is None:
+        if _is_part(self, name):
+            check_hidden(self, value, _place(self, name), str(name), is_part=True)
         return
     holds = "" if found is value else f" that holds {describe(found)}"
     target = _target(self, name)
@@ -160,6 +174,20 @@ def check_static(self: Any, name: Name, value: object, what: str) -> None:
         why="arrays, Variables and Pytrees must be children of the tree, or jit compiles them into the program",
         fix=f"{target} = dx.data(...){annotated}\n{container}{constant}",
     )
+
+
+def _is_part(self: Any, name: Name) -> bool:
+    """Whether the class body makes an attribute by a call or another expression."""
+    spec: FieldSpec | None = info_of(type(self)).specs.get(name) if isinstance(name, str) else None
+    return spec is not None and isinstance(spec.recipe, PartRecipe)
+
+
+def refuse_iterators(self: Any, name: Name, value: object) -> None:
+    """Raises for an iterator that gives models, and for any as the result of a method under `submodule`."""
+    spec: FieldSpec | None = info_of(type(self)).specs.get(name) if isinstance(name, str) else None
+    is_made = spec is not None and isinstance(spec.recipe, SubmoduleRecipe)
+    fix = "return {}" if is_made else f"{_target(self, name)} = {{}}"
+    check_iterators(items_within(value), _place(self, name), fix, "list" if is_made else "dx.List", is_part=is_made)
 
 
 def wrong_trace(self: Any, name: Any) -> DeclaxError:
@@ -191,9 +219,9 @@ def not_a_variable(self: Any, name: str, value: object) -> StatusError:
 
 
 def check_tags(node: Any, name: Name, value: object) -> None:
-    """Raises where a container in an attribute holds tagged values, or is nested too deeply."""
-    found = tags_within(value, lambda: _place(node, name))
-    if tags := {tag.status.value for tag in found}:
+    """Raises where a container in an attribute holds tagged values or models as keys, or is nested too deeply."""
+    items = items_within(value, lambda: _place(node, name))
+    if tags := {item.status.value for item in items if isinstance(item, Tagged)}:
         raise StatusError(
             _place(node, name),
             f"found the tags {sorted(tags)} inside of a container",
@@ -201,3 +229,6 @@ def check_tags(node: Any, name: Name, value: object) -> None:
             why="data(...) and static(...) give the status of an attribute, and are the whole value of an assignment",
             fix=f"{_target(node, name)} = dx.data([...])",
         )
+    model = model_key_in(value) if items else model_among_keys(value) if isinstance(value, dict) else None
+    if model is not None:
+        raise model_as_key(_place(node, name), model)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
+from types import FunctionType
 from typing import Any, ClassVar
 
 import jax
@@ -28,7 +29,8 @@ from declax._fields.expressions import Declaration
 from declax._fields.interning import Interned, Shared
 from declax._fields.snapshots import freeze, thaw
 from declax._fields.specifiers import Status, Tagged
-from declax._tree.codegen import compile_functions
+from declax._tree.codegen import LateFunction, compile_functions
+from declax._tree.iterators import ITERATORS
 from declax._tree.statuses import CONTAINERS
 from declax._typing import BOUND_KEY as BOUND_KEY
 from declax._typing import INTERNAL_KEYS as INTERNAL_KEYS
@@ -45,7 +47,7 @@ Flatten = Callable[[Any], tuple[Children, tuple[Any, ...]]]
 Unflatten = Callable[[Any, Iterable[Any]], Any]
 
 ARRAY_CLASSES = frozenset({_jax.ArrayImpl, np.ndarray})
-_LOOKED_INTO = frozenset({Tagged, Declaration, *CONTAINERS})
+_LOOKED_INTO = frozenset({Tagged, Declaration, *CONTAINERS, *ITERATORS})
 _WITH_ARRAYS = _LOOKED_INTO | ARRAY_CLASSES
 _RECENT = 128
 """How many recent layouts a class holds, and how many names such a layout may have."""
@@ -96,7 +98,7 @@ class Layout(Shared):
                 numbers.append(name)
             else:
                 texts.append(name if name.__class__ is str else str.__str__(name))
-        names: list[Name] = [*sorted(numbers), *sorted(texts)]
+        names: list[Name] = [*sorted(numbers), *(texts if _holds_elements(owner) else sorted(texts))]
         ordered = {name: statuses[name] for name in names}
         length = sum([name.__class__ is int for name in numbers]) if numbers else 0
         return Layout._intern(owner, ordered, length, is_closed)
@@ -110,9 +112,10 @@ class Layout(Shared):
 
         # of the first entries only: a list of n elements changes n times
         hashed = hash((owner, len(statuses), *islice(statuses.items(), _HASHED)))
+        order = tuple(statuses) if _holds_elements(owner) else ()
         # an instance that deviated and came back has the layout of its class again
-        found = None if is_closed else Layout._interned.find((owner, True, statuses), hashed)
-        return found or Layout._interned.find_or_make((owner, is_closed, statuses), make, hashed)
+        found = None if is_closed else Layout._interned.find((owner, True, statuses, order), hashed)
+        return found or Layout._interned.find_or_make((owner, is_closed, statuses, order), make, hashed)
 
     @staticmethod
     def _make(owner: type, statuses: Mapping[Name, Status], length: int, is_closed: bool) -> Layout:
@@ -160,7 +163,7 @@ class Layout(Shared):
         if status is None:
             statuses = {other: known for other, known in self.statuses.items() if other != name}
         else:
-            statuses = _set(self.statuses, name, status)
+            statuses = _set(self.statuses, name, status, keeps_order=_holds_elements(self.cls))
         length = self.length + (len(statuses) - len(self.statuses)) * (name.__class__ is int)
         found = Layout._intern(self.cls, statuses, length)
         if len(self._transitions) >= _MOST_TRANSITIONS:
@@ -191,6 +194,11 @@ class Layout(Shared):
         return tuple([n for n, s in self.statuses.items() if s is not Status.DATA])
 
     @cached_property
+    def order(self) -> tuple[Name, ...]:
+        """All names in the order of the attributes of copies: of a Dict, that of its entries."""
+        return tuple(self.statuses) if _holds_elements(self.cls) else self.data_names + self.static_names
+
+    @cached_property
     def snapshots(self) -> tuple[tuple[Name, int], ...]:
         """The names of mutable static attributes, each with its place among the statics that `flatten` gives."""
         places = enumerate(self.static_names, 0 if self.is_closed else 1)
@@ -202,18 +210,14 @@ class Layout(Shared):
         return tuple(map(getattr(self.cls, "_pytree__make_key", jax.tree_util.GetAttrKey), self.data_names))
 
     @cached_property
-    def _functions(self) -> tuple[Flatten, Unflatten]:
-        functions = _generate(self)
-        for function in functions:
-            del function.__globals__[function.__name__]  # a cycle, and no function calls another one
-        source = weakref.finalize(self, linecache.cache.pop, functions[0].__code__.co_filename, None)
-        source.atexit = False
-        return functions
+    def late(self) -> tuple[LateFunction, LateFunction]:
+        """`flatten` and `unflatten` of a class, which are written at their first calls: most have no instances."""
+        return LateFunction(_flatten_first, self._write_flatten), LateFunction(_unflatten_first, self._write_unflatten)
 
     @cached_property
     def flatten(self) -> Flatten:
         """The generated function from an instance to children and statics."""
-        return self._functions[0]
+        return self.late[0].written() if self.is_closed else self._write_flatten({})
 
     def flatten_with_keys(self, node: Any) -> tuple[Children, tuple[Any, ...]]:
         """As `flatten`, each child with its key; an instance may deviate."""
@@ -224,7 +228,32 @@ class Layout(Shared):
     @cached_property
     def unflatten(self) -> Unflatten:
         """The generated function from statics and children to an instance."""
-        return self._functions[1]
+        return self.late[1].written() if self.is_closed else self._write_unflatten({})
+
+    def _write_flatten(self, namespace: dict[str, Any]) -> FunctionType:
+        namespace.update(deviants=_deviants_of(self.cls), freeze=freeze)
+        if len(self.data_names) > 1:
+            namespace["read_data"] = itemgetter(*self.data_names)
+        return self._compiled(_flatten_source(self), namespace)
+
+    def _write_unflatten(self, namespace: dict[str, Any]) -> FunctionType:
+        namespace.update(_NAMES, Class=self.cls, deviants=_deviants_of(self.cls))
+        bare = _bare_class(self)
+        if bare is None:
+            namespace["new"] = blank_maker(self.cls)
+            make = ["    self = new(Class)", "    fields = self.__dict__"]
+            return self._compiled(_unflatten_source(self, "fields[{!r}]".format, make, []), namespace)
+        namespace["Bare"] = bare
+        make, finish = ["    self = Bare()"], ["    self.__class__ = Class"]
+        return self._compiled(_unflatten_source(self, "self.{}".format, make, finish), namespace)
+
+    def _compiled(self, source: str, namespace: dict[str, Any]) -> FunctionType:
+        """The function of a source; it does not refer to the layout, which so dies without the garbage collector."""
+        (function,) = compile_functions(type_name(self.cls), [source], {}, namespace)
+        del namespace[function.__name__]  # a cycle
+        forget = weakref.finalize(self, linecache.cache.pop, function.__code__.co_filename, None)
+        forget.atexit = False
+        return function
 
     def __repr__(self) -> str:
         statuses = ", ".join(f"{n}: {s.value}" for n, s in self.statuses.items())
@@ -234,10 +263,15 @@ class Layout(Shared):
         return Layout.of, (self.cls, dict(self.statuses))  # the closed one only where the class still declares the same
 
 
-def _set(statuses: Mapping[Name, Status], name: Name, status: Status) -> dict[Name, Status]:
+def _holds_elements(owner: Any) -> bool:
+    """Whether the order of names is seen by users, as in a Dict, and part of the layout."""
+    return bool(owner._pytree__holds_elements)
+
+
+def _set(statuses: Mapping[Name, Status], name: Name, status: Status, keeps_order: bool) -> dict[Name, Status]:
     """A copy with the status of a name, in the order of the names."""
     last: Any = next(reversed(statuses), None)
-    if last is None or name in statuses or _order(last) < _order(name):
+    if last is None or name in statuses or (keeps_order and isinstance(name, str)) or _order(last) < _order(name):
         copied = dict(statuses)
         copied[name] = status
         return copied
@@ -268,30 +302,22 @@ def _order(name: Name) -> tuple[bool, Any]:
 # --- generated code -----------------------------------------------------------
 
 
-def _generate(layout: Layout) -> tuple[Any, Any]:
-    """The functions; they do not refer to the layout, so that it dies without the garbage collector."""
-    parameters: dict[str, object] = {
-        "Class": layout.cls,
-        "Layout": Layout,
-        "deviants": _deviants_of(layout.cls),
-        "local_token": _jax.trace_state.get_local,
-        "trace_state": _jax.trace_state,
-        "TOP": _jax.TOP,
-        "freeze": freeze,
-        "thaw": thaw,
-    }
-    bare = _bare_class(layout)
-    parameters.update({"new": blank_maker(layout.cls)} if bare is None else {"Bare": bare})
-    if len(layout.data_names) > 1:
-        parameters["read_data"] = itemgetter(*layout.data_names)
-    sources = [
-        _flatten_source(layout),
-        _unflatten_source(layout, "fields[{!r}]".format, ["    self = new(Class)", "    fields = self.__dict__"], [])
-        if bare is None
-        else _unflatten_source(layout, "self.{}".format, ["    self = Bare()"], ["    self.__class__ = Class"]),
-    ]
-    flatten, unflatten = compile_functions(type_name(layout.cls), sources, parameters)
-    return flatten, unflatten
+def _flatten_first(self: Any, written: Callable[[], Flatten]) -> Any:
+    return written()(self)
+
+
+def _unflatten_first(statics: Any, children: Any, written: Callable[[], Unflatten]) -> Any:
+    return written()(statics, children)
+
+
+_NAMES: Mapping[str, object] = {
+    "Layout": Layout,
+    "local_token": _jax.trace_state.get_local,
+    "trace_state": _jax.trace_state,
+    "TOP": _jax.TOP,
+    "thaw": thaw,
+}
+"""What the functions that make an instance use."""
 
 
 def _bare_class(layout: Layout) -> type | None:
@@ -377,6 +403,8 @@ def _unflatten_source(layout: Layout, place: Callable[[Name], str], make: Sequen
     else:
         statics = [place(LAYOUT_KEY), *statics]
     lines += make
+    if not layout.length and layout.order != layout.data_names + layout.static_names:
+        lines += [f"    self.__dict__.update(dict.fromkeys({layout.order!r}))"]
     if layout.data_names:
         lines += [f"    {_targets(map(place, layout.data_names))} = children"]
     if statics:

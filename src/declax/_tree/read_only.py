@@ -49,6 +49,9 @@ class WritesThrough(ReadOnly):
     def publish(self, variable: Any) -> None:
         """Changes the object as its view, a Variable, was changed."""
 
+    def read(self, variable: Any) -> None:
+        """Takes note that somebody reads the Variable, where reads are watched."""
+
 
 class EndedTrace(ReadOnly):
     """The token, and the value, of a Variable that has outlived the trace of a transform; `kind` names its class."""

@@ -12,9 +12,11 @@ import jax
 import numpy as np
 
 from declax._fields.annotations import add_data_type, is_data_class
-from declax._fields.snapshots import attributes_of, is_fixed
-from declax._fields.specifiers import Status, Tagged
+from declax._fields.snapshots import attributes_of, is_fixed, model_among_keys
+from declax._fields.specifiers import Status
 from declax._tree import epoch
+from declax._tree.iterators import ITERATORS
+from declax._typing import MISSING
 from declax.errors import MAX_DEPTH, too_deep, type_name, with_article
 
 PLAIN: Final = frozenset(
@@ -49,10 +51,10 @@ def has_data(value: object, /) -> bool:
 
 def data_within(value: object) -> Iterator[object]:
     """All data in a value, or the value itself."""
-    for item in _items_within(value):
+    for item in items_within(value):
         if is_data(item):
             yield item
-        elif item.__class__ is not types.MethodType:
+        elif item.__class__ is not types.MethodType and item.__class__ not in ITERATORS:
             yield from filter(is_data, jax.tree.leaves(item, is_leaf=is_data))
 
 
@@ -62,7 +64,7 @@ def data_in_static(value: object) -> object | None:
     while waiting:
         around = waiting.pop()
         is_record = around is not value
-        for item in _items_within(around):
+        for item in items_within(around):
             if is_record and item.__class__ is np.ndarray and not cast("Any", item).dtype.hasobject:
                 continue
             attributes = attributes_of(item)
@@ -76,13 +78,7 @@ def data_in_static(value: object) -> object | None:
     return None
 
 
-def tags_within(value: object, place: Callable[[], str] | None = None) -> Iterator[Tagged[Any]]:
-    """All tags in a container; `place` says where it sits, for the message of the error."""
-    found = (item for item in _items_within(value, place) if item.__class__ is Tagged)
-    return cast("Iterator[Tagged[Any]]", found)
-
-
-def _items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
+def items_within(value: Any, place: Callable[[], str] | None = None) -> Iterable[object]:
     """The values in nested containers that are neither plain nor containers; the value itself if it is one."""
     cls = value.__class__
     if cls is not list and cls is not dict and not _may_open(value):
@@ -116,6 +112,21 @@ def _walk_items(value: Any, place: Callable[[], str] | None) -> Iterator[object]
             around.popitem()
 
 
+def model_key_in(value: Any) -> object | None:
+    """A model that is a key of a dict in nested containers; None if there is none."""
+    waiting, seen = [value], set[int]()
+    for container in waiting:
+        if isinstance(container, dict):
+            if not PLAIN.issuperset(map(type, container)) and (model := model_among_keys(container)) is not None:
+                return model
+            container = container.values()
+        if not PLAIN.issuperset(map(type, container)) and set(map(type, container)).difference(PLAIN, _ATOMS):
+            inner = [item for item in container if _may_open(item) and id(item) not in seen]
+            seen.update(map(id, inner))
+            waiting += inner
+    return None
+
+
 _ATOMS: Final[set[type]] = set()
 """Classes that were found to be no containers, so that each is asked once."""
 
@@ -131,7 +142,7 @@ def _may_open(value: object) -> bool:
 
 def check_depth(value: object, where: str) -> None:
     """Refuses containers that are nested too deeply."""
-    for _ in _items_within(value, lambda: where):
+    for _ in items_within(value, lambda: where):
         pass
 
 
@@ -173,3 +184,21 @@ def static_status(value: object) -> Status:
     """Static, or static by snapshot where something in the value can change, and for a `functools.partial`."""
     is_own_snapshot = value.__class__ in PLAIN or (value.__class__ is not functools.partial and is_fixed(value))
     return Status.STATIC if is_own_snapshot else Status.SNAPSHOT
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two values are equal: pytrees of one structure, whose arrays are equal element by element."""
+    if a is b:
+        return True
+    flattened: Any = map(jax.tree.flatten, (a, b))
+    (leaves, tree), (others, other_tree) = flattened
+    return bool(tree == other_tree) and all(map(_same_leaf, leaves, others))
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, (jax.Array, np.ndarray)) or isinstance(b, (jax.Array, np.ndarray)):
+        same_kind = np.shape(a) == np.shape(b) and getattr(a, "dtype", MISSING) == getattr(b, "dtype", MISSING)
+        return same_kind and bool(jax.numpy.all(a == b))
+    return bool(a == b)

@@ -12,7 +12,7 @@ from declax import errors
 from declax._fields import snapshots
 from declax._fields.annotations import annotations_of
 from declax._fields.interning import Interned, Shared
-from declax._tree import rendering
+from declax._text import objects
 from declax._typing import MISSING, T
 
 HOOKS: Final = ("on_get_value", "on_set_value", "on_create_value", "on_add_axis", "on_remove_axis")
@@ -26,9 +26,13 @@ OPTIMIZER_AXES: Final = "optimizer_sharding"
 _OTHER_NAMES: Final = {"sharding": AXES, "sharding_names": AXES}
 """Names under which metadata may be given. Of a Variable, `sharding` is that of its value."""
 
-_PLACEMENT: Final = (AXES, *_OTHER_NAMES, OPTIMIZER_AXES, "sharding_rules", "eager_sharding", "mesh")
+EAGER_SHARDING: Final = "eager_sharding"
+"""Whether a value is placed when it is set; as `use_eager_sharding` says, unless a Variable has this metadata."""
 
-KNOWN: Final = frozenset({*HOOKS, *_PLACEMENT, "tag", "trainable", "weight_decay"})
+PLACEMENT: Final = (AXES, *_OTHER_NAMES, OPTIMIZER_AXES, "sharding_rules", EAGER_SHARDING, "mesh")
+"""What says where a value lies."""
+
+KNOWN: Final = frozenset({*HOOKS, *PLACEMENT, "tag", "trainable", "weight_decay"})
 """Names that declax interprets. A similar name is an error."""
 
 OF_VALUE: Final = frozenset({"dtype", "ndim", "shape", "size"})
@@ -189,7 +193,7 @@ class VariableMetadata(Generic[T]):
         return self.value
 
     def __repr__(self) -> str:
-        return f"VariableMetadata({rendering.value_text(self.value)}, {dict(self.metadata)!r})"
+        return f"VariableMetadata({objects.value_text(self.value)}, {dict(self.metadata)!r})"
 
 
 # --- declarations of kinds ------------------------------------------------------

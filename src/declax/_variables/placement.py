@@ -42,7 +42,7 @@ reshard: Callable[..., Any] = jax.sharding.reshard
 
 class _RulesKey(NamedTuple):
     pairs: tuple[tuple[str, Hashable], ...] = ()
-    otherwise: Literal["raise", "replicate", "later"] = "raise"
+    otherwise: Literal["raise", "replicate", "later"] | None = None
 
 
 class Rules(_RulesKey):
@@ -52,8 +52,8 @@ class Rules(_RulesKey):
 
     Attributes:
       pairs: names, and what they stand for.
-      otherwise: what happens with a dimension that cannot be split: it is an error, or replicated with a warning;
-        ``"later"`` leaves new Variables to a check of the whole model.
+      otherwise: what happens with a dimension that cannot be split: it is an error, or replicated with a warning; None
+        as `sharding_rules` says; ``"later"`` leaves new Variables to a check of the whole model.
       reported: the warnings given so far; not a part of the value.
     """
 
@@ -63,7 +63,7 @@ class Rules(_RulesKey):
         self.reported = set()
 
     @staticmethod
-    def of(rules: AxisRules, where: str, otherwise: Literal["raise", "replicate"] = "raise") -> Rules:
+    def of(rules: AxisRules, where: str, otherwise: Literal["raise", "replicate"] | None = None) -> Rules:
         """Rules as a user writes them: a mapping, or pairs.
 
         Raises:
@@ -112,8 +112,9 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
       rules: for each logical name a mesh axis, a tuple of mesh axes, or None for a dimension that is not split. A mesh
         axis needs no rule for its own name.
       otherwise: what happens with a dimension whose name has no rule, or whose size the mesh axis does not divide:
-        ``"raise"`` an error, or ``"replicate"`` it. A warning lists the dimensions, each kind once for a
-        `sharding_rules`: parameters with the same shape and names are of one kind.
+        ``"raise"`` an error, or ``"replicate"`` it. None raises, except for a size in a Variable that is made while JAX
+        traces, as under `jit` and `eval_shape`: there the dimension is replicated. A warning lists what is replicated,
+        each kind once for a `sharding_rules`: parameters with the same shape and names are of one kind.
 
     Raises:
       ShardingError: a rule or `otherwise` is not valid.
@@ -128,14 +129,20 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
 
     _current: ClassVar[Any] = _JitKey(Rules())
 
-    def __init__(self, rules: AxisRules | Rules, *, otherwise: Literal["raise", "replicate"] = "raise") -> None:
-        if otherwise not in ("raise", "replicate"):
+    def __init__(self, rules: AxisRules | Rules, *, otherwise: Literal["raise", "replicate"] | None = None) -> None:
+        if otherwise not in ("raise", "replicate", None):
             raise errors.ShardingError(
                 "sharding_rules.otherwise", "unknown choice", expected="'raise' or 'replicate'", got=repr(otherwise)
             )
         if not isinstance(rules, Rules):
             rules = Rules.of(rules, "sharding_rules", otherwise)
         super().__init__(rules)
+
+
+class mesh_of_arguments(Default[Mesh | None]):  # noqa: N801  # reads as a function
+    """Sets the mesh on which the arguments of a compiled function lie, while it is traced."""
+
+    _current: ClassVar[Any] = _JitKey(None)
 
 
 logical_axis_rules = sharding_rules
@@ -175,11 +182,15 @@ def using_eager_sharding() -> bool:
 
 
 class Misfit(NamedTuple):
-    """A dimension that cannot be split as its Variable declares, and the line that changes this."""
+    """A dimension that cannot be split as its Variable declares, and the line that changes this.
+
+    The names fit if only its size does not.
+    """
 
     where: str
     text: str
     fix: str
+    names_fit: bool
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}"
@@ -203,10 +214,11 @@ def checked_mesh(where: str, mesh: Any) -> AnyMesh:
 
 
 def context_mesh() -> AnyMesh | None:
-    """The mesh of `jax.set_mesh`, or None."""
+    """The mesh of `jax.set_mesh`, or that of the arguments of the compiled function that is traced; or None."""
     abstract = jax.sharding.get_abstract_mesh()
     if abstract.empty:
-        return None
+        found: Mesh | None = mesh_of_arguments._current.get()
+        return found
     concrete = jax.sharding.get_mesh() if _jax.current_trace() is _jax.TOP else None
     return abstract if concrete is None or concrete.abstract_mesh != abstract else concrete
 
@@ -244,8 +256,14 @@ def declared_sharding(
     return NamedSharding(mesh, spec), [Misfit(where, *problem) for problem in problems]
 
 
-def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh) -> None:
-    """Raises for what does not fit; warns if the rules ask for replication instead, once for each text.
+def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh, *, is_traced: bool = False) -> None:
+    """Raises for what does not fit; warns of what is replicated instead, once for each text.
+
+    Args:
+      where: what needs the sharding.
+      misfits: what does not fit.
+      mesh: the devices.
+      is_traced: whether a size is no error if the rules do not say so, since a Variable is made while JAX traces.
 
     Raises:
       ShardingError: lists all of it.
@@ -253,7 +271,8 @@ def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh) -> None:
     if not misfits:
         return
     rules: Rules = sharding_rules._current.get()
-    if rules.otherwise == "replicate":
+    is_lenient = is_traced and rules.otherwise is None and all(misfit.names_fit for misfit in misfits)
+    if is_lenient or rules.otherwise == "replicate":
         fresh = {misfit.text: misfit for misfit in reversed(misfits) if misfit.text not in rules.reported}
         rules.reported.update(fresh)
         if fresh:
@@ -311,8 +330,8 @@ def _rules_of(metadata: Metadata, where: str) -> Rules:
     return Rules(tuple(together.items()), rules.otherwise)
 
 
-_Problem: TypeAlias = tuple[str, str]
-"""What is wrong with a dimension, and the line that changes it."""
+_Problem: TypeAlias = tuple[str, str, bool]
+"""What is wrong with a dimension, the line that changes it, and whether its names fit the mesh."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -322,7 +341,8 @@ def _resolve(
     """The entries of a sharding, and what is wrong with dimensions that are replicated instead."""
     if len(names) > len(shape):
         text = f"the sharding {names} has {len(names)} entries, for an array of shape {shape}"
-        return make_spec(), ((text, f"out_sharding={names[: len(shape)]!r}        # an entry for each dimension"),)
+        fix = f"out_sharding={names[: len(shape)]!r}        # an entry for each dimension"
+        return make_spec(), ((text, fix, False),)
     targets, sizes = dict(rules.pairs), sizes_of(mesh)
     manual = {name for name, kind in _types_of(mesh).items() if kind is AxisType.Manual}
     entries: list[Any] = []
@@ -341,14 +361,14 @@ def _resolve(
             taken |= dict.fromkeys(axes, dimension)
             entries.append(tuple(axes) if len(axes) > 1 else axes[0] if axes else None)
         else:
-            text, fix = problem
-            problems.append((f"dimension {dimension} of {shape}, {name!r}: {text}", fix))
+            text, fix, names_fit = problem
+            problems.append((f"dimension {dimension} of {shape}, {name!r}: {text}", fix, names_fit))
             entries.append(None)
     types = _types_of(mesh)
     if len({types[axis] for axis in taken}) > 1:
         shown = ", ".join(f"{axis!r} is {types[axis].name}" for axis in taken)
         fix = f"jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * {len(types)})"
-        return make_spec(), ((f"one array cannot be split by axes of different types: {shown}", fix),)
+        return make_spec(), ((f"one array cannot be split by axes of different types: {shown}", fix, False),)
     return make_spec(*entries), tuple(problems)
 
 
@@ -363,11 +383,12 @@ def _unknown_axis(
     if unknown in several(name) and unknown not in targets:
         near = errors.suggest(str(unknown), [*targets, *sizes])
         text = f"{unknown!r} has no rule, and is not an axis of the mesh" + (f"; {near}" if near else "")
-        return text, f"dx.sharding_rules({{..., {unknown!r}: None}}){known}"
+        return text, f"dx.sharding_rules({{..., {unknown!r}: None}}){known}", False
     of = next(part for part in several(name) if unknown in several(targets.get(part)))
     return (
         f"its rule names {unknown!r}, which is not an axis of the mesh",
         f"dx.sharding_rules({{..., {of!r}: None}}){known}",
+        False,
     )
 
 
@@ -378,7 +399,7 @@ def _taken_axis(dimension: int, names: Sequence[Any], axes: Sequence[str], taken
         return None
     whole = (*names[:dimension], None, *names[dimension + 1 :])
     fix = f"out_sharding={whole!r}        # or rules with another mesh axis for one of the two"
-    return f"mesh axis {again!r} splits dimension {taken.get(again, dimension)} already", fix
+    return f"mesh axis {again!r} splits dimension {taken.get(again, dimension)} already", fix, False
 
 
 def _indivisible(size: int, axes: Sequence[str], sizes: Mapping[str, int]) -> _Problem | None:
@@ -387,7 +408,7 @@ def _indivisible(size: int, axes: Sequence[str], sizes: Mapping[str, int]) -> _P
     if size % count == 0:
         return None
     fix = f'dx.sharding_rules(rules, otherwise="replicate")        # or a size that is a multiple of {count}'
-    return f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}", fix
+    return f"its size {size} is not divisible by {count}, the size of mesh axis {_joined(axes)}", fix, True
 
 
 def several(name: Any) -> tuple[Any, ...]:
@@ -419,15 +440,30 @@ def sharding_at_creation(
     Raises:
       ShardingError: the names do not fit the mesh.
     """
-    if metadata.axes is None or not metadata.get("eager_sharding", using_eager_sharding()):
-        return None
-    mesh = mesh_of(metadata)
-    if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types):
+    mesh = _mesh_at_creation(metadata)
+    if mesh is None:
         return None
     sharding, misfits = declared_sharding(where, metadata, shape, mesh)
     if not (is_new and sharding_rules._current.get().otherwise == "later"):
-        report(where, misfits, mesh)
+        report(where, misfits, mesh, is_traced=is_new and _jax.current_trace() is not _jax.TOP)
     return Format(metadata.axes.layout, sharding) if isinstance(metadata.axes, Format) else sharding
+
+
+def _mesh_at_creation(metadata: Metadata) -> AnyMesh | None:
+    """The mesh on which a value is placed; None where it stays as it is."""
+    if metadata.axes is None or not metadata.get("eager_sharding", using_eager_sharding()):
+        return None
+    mesh = mesh_of(metadata)
+    return None if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types) else mesh
+
+
+def _report_traced(value: Any, metadata: Metadata) -> None:
+    """Reports the dimensions of a value of another shape that the mesh does not divide; XLA places it."""
+    mesh = _mesh_at_creation(metadata)
+    if mesh is not None:
+        _, misfits = declared_sharding("set_value", metadata, value.shape, mesh)
+        if all(misfit.names_fit for misfit in misfits):  # in a vmap, the names are those of all instances
+            report("set_value", misfits, mesh, is_traced=True)
 
 
 def placed(where: str, value: Any, metadata: Metadata, *, is_new: bool = True) -> Any:
@@ -456,6 +492,8 @@ def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
         is_placed = any(map(is_committed, jax.tree.leaves(old))) and tree == jax.tree.structure(new)
         return jax.tree.map(lambda a, b: beside(a, b, metadata), old, new) if is_placed else new
     if not is_committed(old) or isinstance(new, Tracer) or not isinstance(new, (jax.Array, np.ndarray)):
+        if isinstance(old, Tracer) and isinstance(new, (jax.Array, np.ndarray)) and new.shape != old.shape:
+            _report_traced(new, metadata)
         return new
     there, own = old.sharding, getattr(new, "sharding", None) if is_committed(new) else None
     is_whole = own is not None and own.is_fully_replicated and own.device_set == there.device_set

@@ -33,22 +33,22 @@ It is empty while a body is traced, so that `Variable.value` takes its longer wa
 the shorter one has nothing to ask.
 """
 
-_lock: Final = threading.Lock()
-_bodies = 0
+_lock: Final = threading.RLock()  # a finalizer may run while it is held
+_watches = 0
 
 
 class _TraceReads:
     """The uncaptured Variables that one body reads, and the user's frame that read the first."""
 
     def __init__(self) -> None:
-        self._trace_token: Any = _trace_state.value
+        self.trace_token: Any = _trace_state.value
         self.found: dict[int, Any] = {}
         self.frame: types.FrameType | None = None
 
     @cached_property
     def outer(self) -> list[Any]:
         """The tokens of the traces around that of the body."""
-        return _jax.outer_trace_tokens(self._trace_token)
+        return _jax.outer_trace_tokens(self.trace_token)
 
     def add(self, variable: Any) -> None:
         """Notes a Variable that was read."""
@@ -94,28 +94,38 @@ def body() -> Generator[None, None, None]:
     if _trace_state.value is _jax.TOP:
         yield
         return
-    global _bodies, is_watching
-    with _lock:
-        _bodies += 1
-        is_watching = True
-    never_refs.clear()
-    epoch.kept = {}  # values that are kept would be read without a call of `warn_if_uncaptured`
+    watch()
     watched = _TraceReads()
     _here.bodies.append(watched)
     try:
         yield
     finally:
         _here.bodies.pop()
-        with _lock:
-            _bodies -= 1
-            is_watching = _bodies > 0
+        watch(False)
     watched.warn()
+
+
+def watch(begins: bool = True) -> None:
+    """Lets whatever reads a Variable call `warn_if_uncaptured`, until each watch has ended."""
+    global _watches, is_watching
+    with _lock:
+        _watches += 1 if begins else -1
+        is_watching = _watches > 0
+    if begins:
+        never_refs.clear()
+        epoch.kept = {}  # values that are kept would be read without a call of `warn_if_uncaptured`
+
+
+def is_of_body(trace: Any) -> bool:
+    """Whether a trace is that of the innermost body of this thread."""
+    return bool(_here.bodies) and _here.bodies[-1].trace_token is trace
 
 
 def warn_if_uncaptured(variable: Any) -> None:
     """Notes a Variable that a traced function did not receive; the outermost such function warns at its end."""
     trace_token = variable._trace
     if isinstance(trace_token, WritesThrough):
+        trace_token.read(variable)
         trace_token = trace_token.trace
     if trace_token is _trace_state.value:
         return

@@ -21,14 +21,18 @@ from jax.core import ShapedArray, Tracer
 
 from declax import _jax, errors
 from declax._fields import snapshots
-from declax._tree import epoch, rendering
-from declax._tree.moment import value_of
+from declax._text import arrays, objects
+from declax._tree import epoch
+from declax._tree.moment import pickled, place_of, value_of
 from declax._tree.read_only import EndedTrace, ReadOnly, WritesThrough
 from declax._tree.statuses import check_depth, own_containers
 from declax._typing import MISSING, ArrayLike, T
 from declax._variables import defaults, placement, uncaptured_reads
+from declax._variables.donation import Pickled, check_alive
+from declax._variables.lost_writes import RawCopy, token_of_copy
 from declax._variables.metadata import (
     AXES,
+    EAGER_SHARDING,
     KNOWN,
     Metadata,
     VariableMetadata,
@@ -202,7 +206,8 @@ class Variable(ArrayOperators, Generic[T]):
 
         A ref in the box is written to; only another ref takes its place. An array goes where the old one is, unless
         JAX has committed it to other devices, or has split it: with ``index=...``, it goes to the old place then too.
-        An array of another shape goes where that of a new Variable does.
+        An array of another shape goes where that of a new Variable does; while JAX traces, XLA places it, and a
+        `ReplicationWarning` names the dimensions that the mesh does not divide.
 
         Raises:
           TraceContextError: the Variable belongs to another trace.
@@ -214,13 +219,13 @@ class Variable(ArrayOperators, Generic[T]):
         hook = self._metadata.set_hook or self._set_hook
         if hook is not None:
             content = hook(self, content)
-        if index is not MISSING or (_is_ref(self._raw) and not _is_ref(content)):
-            content = item_set(self._raw, ... if index is MISSING else index, content)
+        raw: Any = self._raw
+        if index is not MISSING or (raw.__class__ not in _NEVER_REFS and _is_ref(raw) and not _is_ref(content)):
+            content = item_set(raw, ... if index is MISSING else index, content)
         if content.__class__ not in _FLAT:
             _check_depth(type(self), content)
-        raw: Any = self._raw
         if index is MISSING and (raw.__class__ is not _ArrayImpl or raw.committed):  # else JAX may put it anywhere
-            content = placement.beside(self._raw, content, self._metadata)
+            content = placement.beside(raw, content, self._metadata)
         set_raw(self, content)
 
     def create_value(self, value: T) -> T:
@@ -294,6 +299,8 @@ class Variable(ArrayOperators, Generic[T]):
             return snapshots.thaw(metadata.frozen[name])
         if name == "sharding_names":
             return snapshots.thaw(metadata.frozen.get(AXES))
+        if name == EAGER_SHARDING:
+            return placement.using_eager_sharding()
         value: Any = self.get_value()
         kind: Any = type(self)
         value_kind: Any = type(value)
@@ -388,24 +395,27 @@ class Variable(ArrayOperators, Generic[T]):
         """The metadata of a name, or a dict of all of it.
 
         Args:
-          name: of the metadata.
+          name: of the metadata. ``eager_sharding`` is `using_eager_sharding` unless it was set.
           default: the result if there is none of that name.
-          exclude_required: has no effect; NNX has metadata that each Variable must have, and declax has none.
+          exclude_required: leave out what was not set.
 
         Raises:
           MissingMetadataError: there is none of that name, and no default was given.
         """
         if name is None:
-            return dict(self._metadata)
+            implied = {} if exclude_required else {EAGER_SHARDING: placement.using_eager_sharding()}
+            return {**implied, **self._metadata}
         if name in self._metadata:
             return self._metadata[name]
+        if name == EAGER_SHARDING:
+            return placement.using_eager_sharding()
         if default is MISSING:
             raise self._no_metadata(name)
         return default
 
     def has_metadata(self, name: str) -> bool:
-        """True where there is metadata of that name."""
-        return name in self._metadata
+        """True where `get_metadata` gives metadata of that name."""
+        return name in self._metadata or name == EAGER_SHARDING
 
     def del_metadata(self, name: str) -> None:
         """Takes metadata away.
@@ -519,24 +529,32 @@ class Variable(ArrayOperators, Generic[T]):
         return self.copy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = new_variable(self.__class__, self.raw_value, self._metadata, _trace_state.value)
+        value = value_of(self)
+        made = new_variable(self.__class__, value, self._metadata, _trace_state.value)
         memo[id(self)] = made
-        _set_raw(made, copy.deepcopy(self.raw_value, memo))
+        try:
+            _set_raw(made, copy.deepcopy(value, memo))
+        except RuntimeError:
+            check_alive(place_of(self), value)
+            raise
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.__class__, value_of(self), self._metadata)
+        value = pickled(self, Pickled)
+        if value.__class__ is not Pickled:
+            check_alive(place_of(self), value)
+        return _unpickle, (self.__class__, value, self._metadata)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return rendering.treescope_repr(self, path, subtree_renderer)
+        return objects.treescope_repr(self, path, subtree_renderer)
 
     def __repr__(self) -> str:
         if type(self._raw) is EndedTrace:
             return repr(self._raw)
         fields = [("value", self._raw), *self._metadata.items()]
         indent = {name: "\n" + " " * (len(name) + 3) for name, _ in fields}
-        lines = [f"  {name}={rendering.value_text(value)}".replace("\n", indent[name]) for name, value in fields]
-        return f"{errors.type_name(type(self))}({rendering.size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
+        lines = [f"  {name}={objects.value_text(value)}".replace("\n", indent[name]) for name, value in fields]
+        return f"{errors.type_name(type(self))}({arrays.size_comment(self._raw)}\n" + ",\n".join(lines) + "\n)"
 
     @property
     def type(self) -> _Type[Self]:
@@ -550,9 +568,6 @@ _SLOTS: Final = frozenset(Variable.__slots__)
 _set_raw: Final = Variable.__dict__["_raw"].__set__
 _set_metadata: Final = Variable.__dict__["_metadata"].__set__
 _set_trace: Final = Variable.__dict__["_trace"].__set__
-
-fill_raw: Final[Callable[[Variable[Any], Any], None]] = _set_raw
-"""Puts the first raw value into a new Variable; an existing one is written by `set_raw`."""
 
 run_all: Final[Callable[[Iterator[Any]], None]] = deque[Any](maxlen=0).extend
 """Runs an iterator to its end without a frame of Python for each step."""
@@ -584,11 +599,13 @@ def set_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> 
     del old
 
 
-def write_all_raw(variables: Collection[Variable[Any]], values: Sequence[Any]) -> None:
-    """As `set_all_raw`, for a caller that holds the old values."""
+def write_all_raw(
+    variables: Collection[Variable[Any]], values: Sequence[Any], kept: dict[int, tuple[Any, ...]] | None = None
+) -> None:
+    """As `set_all_raw`, for a caller that holds the old values; `kept` are the values known in the new write epoch."""
     epoch.kept = None
     run_all(map(_set_raw, variables, values))
-    epoch.kept = {}
+    epoch.kept = {} if kept is None else kept
 
 
 _FLAT: Final[set[type]] = set()
@@ -640,7 +657,8 @@ jax.tree_util.register_pytree_node(EndedTrace, _refuse, lambda _, __: EndedTrace
 
 def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **options: Any) -> None:
     """Lets a view change the object that it shows; raises for other Variables."""
-    if not isinstance(variable._trace, WritesThrough):
+    token = variable._trace
+    if not isinstance(token, WritesThrough) or (isinstance(token, RawCopy) and token.trace is not _trace_state.value):
         raise foreign_trace(variable, part)
     variable._trace.write(variable, method, *args, **options)
 
@@ -648,7 +666,7 @@ def change_elsewhere(variable: Any, part: str, method: str, *args: Any, **option
 def foreign_trace(variable: Any, part: str, where: str | None = None) -> errors.DeclaxError:
     """The error of a change that comes from another trace, or is of a Variable that is read only."""
     name = errors.type_name(type(variable))
-    if isinstance(variable._trace, ReadOnly):
+    if isinstance(variable._trace, ReadOnly) and not isinstance(variable._trace, RawCopy):
         return variable._trace.refusal(where or name)
     return errors.TraceContextError(
         where or name,
@@ -664,7 +682,7 @@ def item_set(whole: Any, index: Any, part: Any) -> Any:
     """A value with one item changed, a Ref in place; not copied at ``...`` where shape and dtype agree."""
     if isinstance(whole, jax.Array):
         is_whole = index is ... and whole.shape == getattr(part, "shape", None)
-        is_alike = is_whole and whole.dtype == getattr(part, "dtype", None)
+        is_alike = is_whole and whole.dtype == getattr(part, "dtype", MISSING)  # float64 equals None
         return placement.within(whole, part) if is_alike else whole.at[index].set(part)
     if isinstance(whole, jax.Ref):
         whole[index] = part
@@ -728,7 +746,7 @@ def _register(cls: type[Variable[Any]]) -> None:
         variable = _new(cls)
         _set_raw(variable, children[0])
         _set_metadata(variable, metadata)
-        _set_trace(variable, _trace_state.value)
+        _set_trace(variable, here if (here := _trace_state.value) is _jax.TOP else token_of_copy(here))
         return variable
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)

@@ -135,6 +135,8 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def has_half_pair(text: str) -> bool:
     """Whether a text has half of a surrogate pair, which UTF-8 cannot write."""
+    if text.isascii():
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

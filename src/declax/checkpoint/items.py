@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from declax._classes.pytree import Pytree
 from declax._graph.binding import bind
-from declax._graph.nodes import Kind, close_container, kind_of, open_container, plain_key, walk_nodes
+from declax._graph.flattening import (
+    CONTAINER,
+    HAS_INDEX,
+    LEAF,
+    NODE,
+    VARIABLE,
+    Token,
+    child_keys,
+    class_of,
+    walk,
+)
+from declax._graph.nodes import OBJECTS, Kind, Link, close_container, kind_of, open_container, path_of, plain_key
 from declax._state.definition import LeafDef, StateDef, values_of
 from declax._state.states import State, make_state
 from declax._tree.attributes import class_attribute
-from declax._typing import Path
+from declax._typing import MISSING, Missing, Path
 from declax._variables.variable import Variable
-from declax.checkpoint.file_arrays import FileArray, aligned
+from declax.checkpoint.arrays import SCALARS
 from declax.checkpoint.files import has_half_pair
-from declax.checkpoint.safetensors import DTYPES, little
 from declax.errors import CheckpointError, describe, format_path
-
-SCALARS: Final = (bool, int, float, str)
 
 
 class Leaf(NamedTuple):
@@ -46,6 +51,38 @@ class Leaf(NamedTuple):
     depth: int | None = None
 
 
+class Graph(NamedTuple):
+    """A graph that was read once.
+
+    Attributes:
+      tokens: its description; see `declax._graph.flattening`.
+      objects: its nodes, Variables and refs.
+      leaves: the raw value of each leaf.
+    """
+
+    tokens: Sequence[Token]
+    objects: Sequence[Any]
+    leaves: Sequence[Any]
+
+    @classmethod
+    def of(cls, value: Any) -> Graph:
+        """Reads a value."""
+        found = walk(value)
+        return cls(found.tokens, found.objects, found.read())
+
+    def places(self) -> Iterator[tuple[Link | Missing, Token]]:
+        """The tokens with the paths of their values; with MISSING where a file does not keep a value."""
+        stack: list[Any] = [None]
+        for token in self.tokens:
+            link = stack.pop()
+            yield link, token
+            if isinstance(token, tuple) and token[0] > LEAF:
+                cls = class_of(token) if token[0] != CONTAINER else None
+                for key in reversed(child_keys(token)):
+                    is_kept = link is not MISSING and (cls is None or is_stored(cls, key))
+                    stack.append((link, key) if is_kept else MISSING)
+
+
 @dataclass(frozen=True)
 class Item:
     """A value in ``{"model": model, "step": 12}``, read once.
@@ -54,15 +91,33 @@ class Item:
       name: its name.
       value: the value itself.
       leaves: its leaves by the text of their path, with the name of the item.
-      is_graph: whether it holds Pytrees, Variables or refs, which are written in place.
+      graph: what was read, if it holds Pytrees, Variables or refs, which are written in place.
       is_json: whether it is plain data, which has no leaves.
     """
 
     name: str
     value: Any
     leaves: Mapping[str, Leaf]
-    is_graph: bool = False
+    graph: Graph | None = None
     is_json: bool = False
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is a graph."""
+        return self.graph is not None
+
+    @property
+    def objects(self) -> list[tuple[Link, Any]]:
+        """The nodes, Variables and refs of a graph with their paths, what holds them first."""
+        if self.graph is None:
+            return []
+        links = [link for link, token in self.graph.places() if isinstance(token, tuple) and token[0] in HAS_INDEX]
+        return [(link, held) for link, held in zip(links, self.graph.objects, strict=True) if link is not MISSING]
+
+    @property
+    def classes(self) -> list[tuple[Link, type]]:
+        """The class of each node of a graph with its path, what holds it first."""
+        return [(link, type(held)) for link, held in self.objects if isinstance(held, Pytree)]
 
     def variables(self) -> list[tuple[Path, Any]]:
         """Each leaf with what filters see of it: its path, and a Variable or the value."""
@@ -98,28 +153,40 @@ def item_of(where: str, name: object, value: Any) -> Item:
                 why="the State of a model has arrays and Variables only",
                 fix=f'{{"{name}": ..., "rest": {{...}}}}        # a separate item',
             )
-    return Item(name, value, _by_text(where, name, _leaves_of_graph(value)), is_graph=True)
+    graph = Graph.of(value)
+    leaves = _by_text(where, name, _leaves_of(graph))
+    _check_names(where, name, graph)
+    return Item(name, value, leaves, graph)
 
 
-def _leaves_of_graph(value: Any) -> list[Leaf]:
-    binding = bind(value, None)
-    definition = binding.graphdef.definition
-    computed = _computed(value)
-    leaves: list[Leaf] = []
-    for path, leaf_def, leaf in zip(definition.paths, definition.leaf_defs, binding.read(), strict=True):
-        if leaf is None or any(path[: len(place)] == place for place in computed):
+def _check_names(where: str, item: str, graph: Graph) -> None:
+    """Raises for names of attributes and of metadata that no file can hold."""
+    for link, token in graph.places():
+        if link is MISSING or isinstance(token, int) or token[0] not in (NODE, VARIABLE):
             continue
+        for name in token[1].statuses if token[0] == NODE else token[2]:
+            if has_half_pair(str(name)):
+                text = ascii(text_of(item, (*path_of(link), name)))
+                raise CheckpointError(f"{where}, {text}", _HALF_PAIR)
+
+
+_HALF_PAIR: Final = "a key has half of a surrogate pair, which no file can hold"
+
+
+def _leaves_of(graph: Graph) -> Iterator[Leaf]:
+    values = iter(graph.leaves)
+    for link, token in graph.places():
+        if isinstance(token, int) or token[0] > LEAF:
+            continue
+        leaf, leaf_def = next(values), token[1:] if token[0] == VARIABLE else None
+        if leaf is None or link is MISSING:
+            continue
+        path = path_of(link)
         if kind_of(leaf) is not Kind.CONTAINER:
-            leaves.append(Leaf(path, leaf, leaf_def))
+            yield Leaf(path, leaf, leaf_def)
             continue
-        inner, _ = jax.tree_util.tree_flatten_with_path(leaf)
-        leaves += [Leaf((*path, *_keys(keys)), part, leaf_def, len(path)) for keys, part in inner]
-    return leaves
-
-
-def _computed(value: Any) -> list[Path]:
-    """The paths of the values of cached properties, which are computed again."""
-    return [(*path, name) for path, node in walk_nodes(value) for name in vars(node) if not is_stored(type(node), name)]
+        for keys, part in jax.tree_util.tree_flatten_with_path(leaf)[0]:
+            yield Leaf((*path, *_keys(keys)), part, leaf_def, len(path))
 
 
 def is_stored(cls: Any, name: Any) -> bool:
@@ -137,12 +204,12 @@ def _by_text(where: str, name: str, leaves: Iterable[Leaf]) -> dict[str, Leaf]:
             problem = "a path must consist of texts, integers, and tuples of them"
         elif has_half_pair(text):
             text = ascii(text)
-            problem = "a key has half of a surrogate pair, which no file can hold"
+            problem = _HALF_PAIR
         elif text in found:
             problem = f"another path has the same text: {format_path(found[text].path)} and {format_path(leaf.path)}"
         elif isinstance(leaf.value, Tracer):
             problem = "the leaf is a tracer; save and load outside of transformed functions"
-        elif not (isinstance(leaf.value, SCALARS) or hasattr(leaf.value, "dtype")):
+        elif not (isinstance(leaf.value, SCALARS) or hasattr(leaf.value, "dtype")) or isinstance(leaf.value, type):
             problem = "a checkpoint holds arrays, numbers and texts"
         if problem is not None:
             raise CheckpointError(f"{where}, {text}", problem, got=describe(leaf.value))
@@ -202,12 +269,37 @@ def _is_node(value: object) -> bool:
 
 
 def filled(item: Item, values: Mapping[str, Any]) -> Any:
-    """A State, or a pytree of arrays, with other values at some paths."""
+    """A State, or a pytree of arrays and of objects that stay, with other values at some paths."""
     if isinstance(item.value, State):
         definition, old = item.value.definition, item.value.leaves
         texts = [text_of(item.name, path) for path in definition.paths]
         return make_state(definition, [values.get(text, leaf) for text, leaf in zip(texts, old, strict=True)])
-    return _filled(item.value, (), lambda path, leaf: values.get(text_of(item.name, path), leaf))
+
+    def fill(path: Path, leaf: Any) -> Any:
+        return leaf if kind_of(leaf) in OBJECTS else values.get(text_of(item.name, path), leaf)
+
+    return _filled(item.value, (), fill)
+
+
+def texts_to_copy(item: Item) -> set[str]:
+    """The texts of the leaves outside of objects, if one is in a tuple or another container that cannot change.
+
+    These leaves get their new values in a copy of the containers.
+    """
+    loose: set[str] = set()
+    is_fixed = False
+    stack: list[tuple[Path, Any, bool]] = [((), item.value, False)]
+    while stack:
+        path, value, is_within = stack.pop()
+        kind = kind_of(value)
+        if kind is Kind.CONTAINER:
+            keys, children, _ = open_container(value)
+            is_within |= not hasattr(value, "__setitem__")
+            stack += [((*path, key), child, is_within) for key, child in zip(keys, children, strict=True)]
+        elif kind not in OBJECTS:
+            loose.add(text_of(item.name, path))
+            is_fixed |= is_within and text_of(item.name, path) in item.leaves
+    return loose if is_fixed else set()
 
 
 def _filled(value: Any, path: Path, fill: Callable[[Path, Any], Any]) -> Any:
@@ -246,154 +338,3 @@ def without_target(leaves: Iterable[tuple[Path, Any]]) -> Any:
     if len(pairs) == 1 and pairs[0][0] == ():
         return pairs[0][1]
     return State.from_flat_path(pairs)
-
-
-# --- arrays as files hold them -----------------------------------------------------------
-
-KEY: Final = "key<"
-_RAW: Final = {
-    str(dtype): dtype
-    for name in ("complex128", "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3")
-    + ("float8_e4m3b11fnuz",)
-    for dtype in [np.dtype(getattr(jnp, name))]
-}
-"""Dtypes of JAX that the format of the files does not have; their arrays are stored as bytes."""
-_NAMES: Final = frozenset([*map(str, DTYPES.values()), *_RAW])
-
-
-class Stored(NamedTuple):
-    """An array on its way into a file.
-
-    Attributes:
-      shape, dtype: as the file has them.
-      fetch: returns the array on the host.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fetch: Callable[[], np.ndarray[Any, Any]]
-
-    @property
-    def nbytes(self) -> int:
-        """The size in the file."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
-        return self.fetch()
-
-
-def dtype_text(value: Any) -> str:
-    """The dtype of an array as manifests write it: ``key<...>`` with the implementation for random keys."""
-    if is_key(value):
-        return f"{KEY}{jax.random.key_impl(value)}>" if isinstance(value, jax.Array) else str(value.dtype)
-    return str(little(np.dtype(value.dtype)))
-
-
-def check_storable(where: str, value: Any) -> None:
-    """Raises unless a value is an array of numbers or random keys."""
-    if isinstance(value, jax.ShapeDtypeStruct):
-        raise CheckpointError(where, "an abstract model has no arrays to save", got=describe(value))
-    if not (is_key(value) or dtype_text(value) in _NAMES):
-        raise CheckpointError(where, "a checkpoint holds arrays of numbers", got=describe(value))
-
-
-def is_key(value: Any) -> bool:
-    """Whether an array holds typed keys of random numbers."""
-    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def stored(value: Any) -> Stored:
-    """An array as a file holds it."""
-    if is_key(value):
-        data = jax.eval_shape(jax.random.key_data, value)
-        return Stored(data.shape, np.dtype(data.dtype), lambda: np.asarray(jax.random.key_data(value)))
-    dtype = np.dtype(value.dtype)
-    if str(dtype) in _RAW:
-        shape = (*value.shape, dtype.itemsize)
-        return Stored(shape, np.dtype(np.uint8), lambda: _bytes_of(np.asarray(value)))
-    return Stored(tuple(value.shape), dtype, lambda: np.asarray(value))
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint8)
-
-
-def from_file(where: str, dtype: str, content: FileArray) -> Any:
-    """An array of a file in the dtype of the manifest, which is not read yet; random keys as `StoredKeys`."""
-    if dtype.startswith(KEY) and dtype.endswith(">"):
-        return StoredKeys(where, dtype[len(KEY) : -1], content)
-    known = _RAW.get(dtype)
-    if known is not None and content.dtype == np.uint8 and content.shape[-1:] == (known.itemsize,):
-        return content.view(known)
-    if str(content.dtype) != dtype:
-        raise CheckpointError(
-            where, "the file and the manifest have different dtypes", expected=dtype, got=str(content.dtype)
-        )
-    return content
-
-
-class StoredKeys:
-    """Random keys in a file: raw data and the name of an implementation."""
-
-    def __init__(self, where: str, implementation: str, content: FileArray) -> None:
-        try:
-            key = jax.eval_shape(lambda: jax.random.key(0, impl=implementation))
-        except ValueError as error:
-            raise CheckpointError(where, "unknown implementation of random keys", got=str(error)[:200]) from None
-        data = jax.eval_shape(jax.random.key_data, key)
-        if content.dtype != data.dtype or content.shape[content.ndim - data.ndim :] != data.shape:
-            raise CheckpointError(where, "the data are not those of random keys", got=describe(content))
-        self.implementation = implementation
-        self.content = content
-        self.nbytes: int = content.nbytes
-        self.dtype: jnp.dtype = key.dtype
-        self.shape: tuple[int, ...] = content.shape[: content.ndim - data.ndim]
-
-    def read(self) -> Any:
-        """The keys."""
-        return jax.random.wrap_key_data(jnp.asarray(self.content[...]), impl=self.implementation)
-
-
-def _without_like(found: Any) -> Any:
-    """A stored array of JAX; of numpy where JAX would change the dtype, as without 64-bit numbers."""
-    if isinstance(found, StoredKeys):
-        return found.read()
-    if isinstance(found, SCALARS):
-        return found
-    is_same = jax.dtypes.canonicalize_dtype(found.dtype) == found.dtype
-    return jax.device_put(_copied(found)) if is_same else np.array(found)
-
-
-def _copied(found: FileArray | np.ndarray[Any, Any], index: Any = ...) -> np.ndarray[Any, Any]:
-    """A copy of a part of an array, which JAX need not copy again."""
-    if isinstance(found, FileArray):
-        return found[index]
-    part = found[index]
-    copy = aligned(part.shape, part.dtype)
-    copy[...] = part
-    return copy
-
-
-def on_device(found: Any, like: Any) -> Any:
-    """A stored leaf as an array of the kind and on the devices of another one, a copy.
-
-    Only the parts that this process holds are read.
-    """
-    if isinstance(found, SCALARS):
-        is_array = hasattr(like, "dtype") and not isinstance(like, np.generic)
-        return jnp.asarray(found, like.dtype) if is_array else found
-    if like is None:
-        return _without_like(found)
-    if isinstance(found, StoredKeys):
-        keys = found.read()
-        sharding = getattr(like, "sharding", None)
-        is_free = sharding is None or not getattr(like, "committed", True)
-        return keys if is_free else jax.device_put(keys, sharding)
-    if isinstance(like, np.ndarray):
-        return np.array(found)
-    if isinstance(like, np.generic):
-        return np.asarray(found)[()]
-    sharding = getattr(like, "sharding", None)
-    if sharding is None or not getattr(like, "committed", True):
-        return jax.device_put(_copied(found))
-    return jax.make_array_from_callback(found.shape, sharding, lambda index: _copied(found, index))

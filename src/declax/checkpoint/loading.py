@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,19 +15,18 @@ import jax.numpy as jnp
 
 from declax._filters import Filter, ask, predicate_of
 from declax._graph.api import state as state_of
-from declax._graph.fit import Difference, Fit
-from declax._graph.iteration import iter_graph
-from declax._graph.nodes import OBJECTS, kind_of
+from declax._graph.fit import STORED, Difference, Fit, Pairing, Target, compare, kind_text
+from declax._graph.nodes import Link, path_of
 from declax._graph.updating import update
 from declax._sharding.declared import Shardings
 from declax._typing import MISSING
 from declax._typing import Path as LeafPath
-from declax._variables.placement import AxisRules
-from declax.checkpoint.items import SCALARS, Item, filled, is_key, state_with, text_of, without_target
-from declax.checkpoint.manifest import ItemRecord, Manifest, filled_tree, texts_of
-from declax.checkpoint.matching import Stored, match
-from declax.checkpoint.progress import Progress
-from declax.checkpoint.rebuilding import Maker, Placing, Rebuilt, rebuilt
+from declax._variables.placement import AxisRules, context_mesh
+from declax.checkpoint.arrays import SCALARS, is_key
+from declax.checkpoint.items import Item, Leaf, filled, state_with, text_of, texts_to_copy
+from declax.checkpoint.manifest import ItemRecord, Manifest, Stored
+from declax.checkpoint.progress import Progress, check_progress
+from declax.checkpoint.rebuilding import Errors, Maker, Placing, Rebuilding
 from declax.checkpoint.renaming import (
     Renames,
     former_paths,
@@ -36,9 +36,12 @@ from declax.checkpoint.renaming import (
     with_current_names,
 )
 from declax.checkpoint.saving import Engine, check_engine, classes_of, read_items
-from declax.checkpoint.sources import FolderSource, OrbaxSource, Source
+from declax.checkpoint.sources import FolderSource, OrbaxSource
 from declax.checkpoint.upgrading import upgraded_leaves
-from declax.errors import CheckpointError, describe, suggest, written_path
+from declax.errors import CheckpointError, describe, suggest, type_name, with_article, written_path
+
+RestoreReport = Fit
+"""What `load` did with the leaves of a checkpoint and of its target."""
 
 
 class Restored(dict[str, Any]):
@@ -63,15 +66,26 @@ class Restored(dict[str, Any]):
         return _readable(super().__getitem__(name))
 
     def __iter__(self) -> Iterator[str]:
-        return super().__iter__()  # defined here, so that ``dict(found)`` and ``{**found}`` read by `__getitem__` too
+        return super().__iter__()  # defined here, so that copies, ``dict(found)`` and ``|`` read by `__getitem__` too
 
     def get(self, name: str, default: Any = None, /) -> Any:
         """As of a dict."""
         return _readable(super().get(name, default))
 
-    def pop(self, name: str, *default: Any) -> Any:
+    def setdefault(self, name: str, default: Any = None, /) -> Any:
         """As of a dict."""
-        return _readable(super().pop(name, *default))
+        return _readable(super().setdefault(name, default))
+
+    def pop(self, name: str, /, *default: Any) -> Any:
+        """As of a dict; an item that cannot be read stays."""
+        self.get(name)
+        return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """As of a dict; an item that cannot be read stays."""
+        for name in reversed(self):
+            return name, self.pop(name)
+        return super().popitem()
 
     def values(self) -> Any:
         """As of a dict."""
@@ -119,7 +133,7 @@ def load(
     Args:
       path: the folder.
       into: the items to restore, by name. Models, optimizers and other graphs are written in place, on their devices
-        and with their shardings; other items are in the result.
+        and with their shardings; other items are in the result, and arrays in tuples beside models in copies of these.
       items: the names of the items to load, if not all.
       only: which leaves of the target are restored.
       rename: new paths for paths of the checkpoint, as ``{"model.old.*": "model.new.*"}``.
@@ -127,7 +141,7 @@ def load(
       verify: False skips the digests of the files of arrays.
       extra: classes and functions that the checkpoint may name, or modules that define them.
       abstract: return models with shapes in place of arrays, which are not read.
-      mesh: devices on which the arrays of models are placed as declared; each process reads the parts that it holds.
+      mesh: devices on which arrays are placed as declared, or whole; each process reads the parts that it holds.
         None for the mesh of `jax.set_mesh`, if there is one.
       rules, shardings: as for `init_sharded`.
       progress: a function of the bytes that are read so far, and of all bytes.
@@ -158,6 +172,7 @@ def load(
     where = os.fspath(path)
     classes = classes_of(where, extra)
     check_engine(where, engine)
+    check_progress(where, progress)
     _check_arguments(
         where, into, items, only, placing := Placing(mesh, rules, shardings, abstract), strict=strict, abstract=abstract
     )
@@ -165,72 +180,60 @@ def load(
     with opened as source:
         manifest, stored = _chosen_items(where, source, items)
         renames = renames_of(where, stored, rename)
-        named = renamed(where, stored, renames)
         if into is None:
-            touched = {
-                name for name, leaves in stored.items() if any(renames.get(text, text) != text for text in leaves)
-            }
-            made = rebuilt(where, manifest, named, classes, placing, renamed=touched)
-            new = [name for name in named if name not in manifest.items]  # items that `rename` makes
-            made = made._replace(trees=[*made.trees, *new])
+            made = Rebuilding(where, manifest.items, stored, renames, classes, placing, source.read)
+            targets, makers, errors = made.items, made.makers, made.errors
+            manifest, current = replace(manifest, items=made.records), made.stored
+            renames, missing, asked = made.renames, [], {}
         else:
-            made = Rebuilt(read_items(where, into), [], {}, {})
-        missing = _missing_items(where, made.items, named, strict=strict)
-        targets = [item for item in made.items if item.name in named]
-        renames = with_current_names(where, targets, stored, renames)
-        versions = _versions(manifest, stored, renames)
-        fitted = source.fitted(targets, renamed(where, stored, renames), versions)
-        compared = [item for item in targets if not (abstract and manifest.items[item.name].structure)]
-        former = former_paths(stored, renames)
-        matching = functools.partial(_matched, where, stored=fitted, manifest=manifest, only=only, strict=strict)
-        matching = functools.partial(matching, former=former, versions=versions)
+            targets, makers, errors = read_items(where, into), {}, Errors()
+            current, asked = renamed(where, stored, renames), renames
+            missing = _missing_items(where, targets, current, strict=strict)
+            targets, current = [item for item in targets if item.name in current], stored
+        noting = errors.noting if into is None else contextlib.nullcontext
+        loose = [item for item in targets if item.name not in makers]
+        elsewhere = dict.fromkeys(new.partition(".")[0] for new in asked.values())  # what mirrors a model follows it
+        others = [Item(name, None, {}) for name in elsewhere if all(name != item.name for item in targets)]
+        names = with_current_names(where, [*loose, *others], current, asked)
+        versions = _versions(manifest, current, names)
+        fitted = source.fitted(targets, renamed(where, current, names))
+        for item in loose:
+            with noting(item.name):
+                fitted[item.name] = upgraded_leaves(where, item, fitted[item.name], versions, source.read)
+        former = former_paths(stored, renames | names)
+        matching = functools.partial(
+            _matched, where, stored=fitted, manifest=manifest, only=only, strict=strict, former=former
+        )
+        compared = [item for item in targets if not abstract or (item.is_graph and item.name not in makers)]
         if into is None:
-            made.errors.update(_errors_of(compared, matching))
-            targets, compared = ([item for item in one if item.name not in made.errors] for one in (targets, compared))
+            for item in compared:
+                with noting(item.name):
+                    matching([item])
+            targets, compared = ([item for item in one if item.name not in errors] for one in (targets, compared))
         values, report = matching(compared)
         report = replace(report, missing=(*report.missing, *missing))
-        likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
         if abstract:
-            found = {item.name: _abstract(item, made.makers.get(item.name), renames) for item in targets}
-            found |= {name: _filled(manifest, name, fitted[name], _shapes(fitted[name])) for name in made.trees}
+            found = {item.name: _abstract(item, makers.get(item.name)) for item in targets}
         else:
-            wanted = [*values, *(fitted[name] for name in made.trees)]
-            arrays = source.fetch(wanted, [*likes, *({} for _ in made.trees)], progress)
+            likes = [{text: leaf.value for text, leaf in item.leaves.items()} for item in targets]
+            arrays = source.fetch(values, likes, progress)
             source.check()
             _check_shared(where, targets, arrays)
-            pairs = list(zip(targets, arrays, strict=False))  # trees follow
-            found = _write([pair for pair in pairs if pair[0].name not in made.makers], manifest)
+            pairs = list(zip(targets, arrays, strict=True))
+            found = _write([pair for pair in pairs if pair[0].name not in makers], manifest)
             for item, leaves in pairs:
-                if item.name in made.makers:
-                    found[item.name] = made.makers[item.name](_leaf_of(item.name, leaves, renames))
-            rest = zip(made.trees, arrays[len(targets) :], strict=True)
-            found |= {name: _filled(manifest, name, fitted[name], leaves) for name, leaves in rest}
-    found |= made.errors
+                with noting(item.name):
+                    found |= {item.name: makers[item.name](_leaf_of(item.name, leaves))} if item.name in makers else {}
+    found |= errors
     if into is not None:
         found |= {name: into[name] for name in into if name not in found}
     order = manifest.items if into is None else into
     return Restored({name: found[name] for name in order} | found, report, manifest.metrics)
 
 
-def _errors_of(items: list[Item], matching: Callable[[list[Item]], Any]) -> dict[str, CheckpointError]:
-    """Why items that were made of the checkpoint do not fit it, as where a class has changed."""
-    found: dict[str, CheckpointError] = {}
-    for item in items:
-        try:
-            matching([item])
-        except CheckpointError as error:
-            found[item.name] = error
-    return found
-
-
-def _leaf_of(name: str, values: Mapping[str, Any], renames: Mapping[str, str]) -> Callable[..., Any]:
-    """The function that gives a leaf of an item by its path in the checkpoint."""
-
-    def leaf(path: LeafPath, *_: object) -> Any:
-        text = text_of(name, path)
-        return values.get(renames.get(text, text), MISSING)
-
-    return leaf
+def _leaf_of(name: str, values: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that gives a leaf of an item by its path."""
+    return lambda path, *_: values.get(text_of(name, path), MISSING)
 
 
 def _check_arguments(
@@ -241,15 +244,24 @@ def _check_arguments(
     if into is not None and (items is not None or abstract or placing != Placing()):
         problem = "items=, abstract=, mesh=, rules= and shardings= are for a load without a target"
         raise CheckpointError(where, problem, fix="dx.load(path, ...)        # without into=")
+    is_mesh = isinstance(placing.mesh or context_mesh(), jax.sharding.Mesh)
+    if not is_mesh and placing[:3] != Placing()[:3]:
+        raise CheckpointError(
+            where,
+            "there is no mesh of devices",
+            expected="mesh=, or a call under jax.set_mesh",
+            got=None if placing.mesh is None else describe(placing.mesh),
+            fix='mesh=jax.make_mesh((8,), ("data",))',
+        )
 
 
-def _chosen_items(where: str, source: Source, items: Any) -> tuple[Manifest, dict[str, Stored]]:
+def _chosen_items(where: str, source: FolderSource | OrbaxSource, items: Any) -> tuple[Manifest, dict[str, Stored]]:
     """The manifest and the leaves of the wanted items."""
     manifest = source.manifest
     if items is None:
         return manifest, source.stored
-    items = items if isinstance(items, str) else tuple(items)
-    if isinstance(items, str) or not all(isinstance(name, str) for name in items):
+    items = tuple(items) if isinstance(items, Iterable) and not isinstance(items, str) else items
+    if not isinstance(items, tuple) or not all(isinstance(name, str) for name in items):
         raise CheckpointError(where, "items are names", got=describe(items), fix='items=("model",)')
     unknown = [name for name in items if name not in manifest.items]
     if unknown:
@@ -272,15 +284,7 @@ def _missing_items(where: str, targets: list[Item], stored: Mapping[str, Stored]
     return [Difference(written_path((item.name,)), describe(item.value), "nothing") for item in missing]
 
 
-def _filled(manifest: Manifest, name: str, stored: Stored, values: Mapping[str, Any]) -> Any:
-    """A tree or State of arrays that has no structure."""
-    tree = manifest.items.get(name, ItemRecord()).tree
-    if tree is not None and set(texts_of(tree)) == set(values):  # unless paths were renamed
-        return filled_tree(tree, values)
-    return without_target((stored[text].record.path, value) for text, value in values.items())
-
-
-def _abstract(item: Item, make: Maker | None, renames: Mapping[str, str]) -> Any:
+def _abstract(item: Item, make: Maker | None) -> Any:
     """An item with shapes in place of its arrays."""
     if item.is_json:
         return item.value
@@ -289,20 +293,16 @@ def _abstract(item: Item, make: Maker | None, renames: Mapping[str, str]) -> Any
         for text, leaf in item.leaves.items()
     }
     if make is not None:
-        return make(_leaf_of(item.name, values, renames))
+        return make(_leaf_of(item.name, values))
+    if not item.is_graph:
+        return filled(item, values)
     update(item.value, state_with(item, values))
     return item.value
 
 
-def _shapes(stored: Stored) -> dict[str, Any]:
-    return {
-        text: leaf.content if isinstance(leaf.content, SCALARS) else _shape(leaf.content)
-        for text, leaf in stored.items()
-    }
-
-
 def _shape(value: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]  # of JAX
+    weak = getattr(value, "weak_type", False)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=weak)  # type: ignore[no-untyped-call]  # of JAX
 
 
 # --- matching and writing ---------------------------------------------------------------
@@ -322,7 +322,6 @@ def _matched(
     only: Filter | None,
     strict: bool,
     former: Mapping[str, str],
-    versions: Mapping[str, int],
 ) -> tuple[list[Stored], Fit]:
     """The stored leaves for each target, and the report; raises where a strict report has problems."""
     for item in targets:
@@ -331,8 +330,8 @@ def _matched(
             kinds = ("plain data", "arrays") if record.is_value else ("arrays", "plain data")
             problem = f"the item {item.name!r} is {kinds[0]} in the checkpoint, and {kinds[1]} in the target"
             raise CheckpointError(folder, problem)
-    leaves = [upgraded_leaves(folder, item, stored[item.name], versions) for item in targets]
-    fit = match(targets, leaves, None if only is None else lambda item: _chosen(item, only), former)
+    leaves = [stored[item.name] for item in targets]
+    fit = _fit_of(targets, leaves, only, former)
     if only is not None and not fit.paths:
         fix = f"only=dx.PathContains({only!r})        # a text is a tag" if isinstance(only, str) else None
         raise CheckpointError(folder, "only: the filter selects no leaf of the target", got=repr(only), fix=fix)
@@ -343,6 +342,43 @@ def _matched(
     return [{text: leaf for text, leaf in found.items() if text in fit.sources} for found in leaves], fit
 
 
+def _fit_of(items: list[Item], stored: list[Stored], only: Filter | None, former: Mapping[str, str]) -> Fit:
+    """How the stored leaves fit those of targets, by their texts; `former` has the paths of those that were renamed."""
+    leaves: dict[str, Leaf] = {}
+    paths: dict[str, LeafPath] = {}
+    given: list[tuple[Pairing, Any]] = []
+    for item, found in zip(items, stored, strict=True):
+        wanted = None if only is None else _chosen(item, only)
+        own = {text: leaf for text, leaf in item.leaves.items() if wanted is None or text in wanted}
+        leaves |= own
+        paths |= {text: (item.name, *leaf.path) for text, leaf in own.items()}
+        contents = {text: leaf.content for text, leaf in found.items()}
+        given.append((_pairing(item, own, found, is_part=wanted is not None), contents))
+    values = {text: leaf.value for text, leaf in leaves.items()}
+    target = Target(paths, values, {text: leaf.leaf_def for text, leaf in leaves.items()})
+    fit = compare(target, given, STORED)
+    renamed = [(former[text], written_path(paths[text])) for text in fit.sources if text in former]
+    return replace(fit, renamed=tuple(renamed))
+
+
+def _pairing(item: Item, leaves: Mapping[str, Leaf], stored: Stored, *, is_part: bool) -> Pairing:
+    pairs: dict[str, str] = {}
+    mismatches: dict[str, Difference] = {}
+    unexpected: list[Difference] = []
+    missing = [written_path((item.name, *leaf.path)) for text, leaf in leaves.items() if text not in stored]
+    for text, (record, _) in stored.items():
+        path = written_path((item.name, *record.path))
+        leaf_def = leaves[text].leaf_def if text in leaves else None
+        if text not in leaves:
+            near = suggest(path, missing[:100])
+            unexpected.append(Difference(path, "the target has no such path" + (f"; {near}" if near else "")))
+        elif leaf_def is not None and record.kind and record.kind != type_name(leaf_def[0]):
+            mismatches[text] = Difference(path, kind_text(leaf_def), with_article(record.kind))
+        else:
+            pairs[text] = text
+    return Pairing(pairs, mismatches, () if is_part else tuple(unexpected))
+
+
 def _chosen(item: Item, only: Filter) -> frozenset[str]:
     predicate = predicate_of(only, "load, only")
     return frozenset(text_of(item.name, path) for path, value in item.variables() if ask(predicate, path, value))
@@ -350,14 +386,14 @@ def _chosen(item: Item, only: Filter) -> frozenset[str]:
 
 def _check_shared(folder: str, targets: list[Item], arrays: list[dict[str, Any]]) -> None:
     """Raises if several targets hold one object, and the checkpoint has different values for it."""
-    seen: dict[int, tuple[str, dict[str, Any]]] = {}
-    for item, values in zip(targets, arrays, strict=False):  # items without a target follow
-        for path, node in iter_graph(item.value) if item.is_graph else ():
-            if kind_of(node) not in OBJECTS:
+    seen: dict[int, tuple[str, Link, dict[str, Any]]] = {}
+    for item, values in zip(targets, arrays, strict=True):
+        for link, held in item.objects:
+            name, at, others = seen.setdefault(id(held), (item.name, link, values))
+            if others is values:
                 continue
-            text = text_of(item.name, path)
-            first, others = seen.setdefault(id(node), (text, values))
-            for rest in _below(others, first) & _below(values, text) if others is not values else ():
+            first, text = text_of(name, path_of(at)), text_of(item.name, path_of(link))
+            for rest in _below(others, first) & _below(values, text):
                 if not _are_equal(others[first + rest], values[text + rest]):
                     raise CheckpointError(
                         folder,
@@ -392,9 +428,10 @@ def _write(pairs: list[tuple[Item, dict[str, Any]]], manifest: Manifest) -> dict
                 found[item.name] = filled(item, values)
             else:
                 before = state_of(item.value)
-                update(item.value, state_with(item, values))
+                copied = texts_to_copy(item)
+                update(item.value, state_with(item, {t: value for t, value in values.items() if t not in copied}))
                 done.append((item.value, before))
-                found[item.name] = item.value
+                found[item.name] = filled(item, values) if copied else item.value
     except BaseException:
         for value, before in reversed(done):
             update(value, before)

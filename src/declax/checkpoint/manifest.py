@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from declax._typing import Path as LeafPath
 from declax._version import __version__
@@ -35,9 +35,9 @@ class LeafRecord:
       path: the keys below the item.
       dtype: of an array; ``key<...>`` with the implementation for random keys; empty for a JSON value.
       value: the JSON value.
-      depth: how many keys of the path lead to the Variable, if it holds a tree of arrays.
       kind: the name of the class of the Variable; empty if there is none.
-      metadata: of the Variable; ``{"text": description}`` for a value other than a number or text.
+      depth, metadata: of the first format: how many keys of the path lead to the Variable, if it holds a tree of
+        arrays; its metadata, with ``{"text": description}`` for a value other than a number or text.
     """
 
     path: LeafPath
@@ -46,6 +46,22 @@ class LeafRecord:
     depth: int | None = None
     kind: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StoredLeaf(NamedTuple):
+    """A leaf of a checkpoint.
+
+    Attributes:
+      record: what the manifest says of it.
+      content: a `FileArray`, `StoredKeys`, or a JSON scalar; after upgrades also an array of numpy.
+    """
+
+    record: LeafRecord
+    content: Any
+
+
+Stored = dict[str, StoredLeaf]
+"""The leaves of an item by the text of their path."""
 
 
 @dataclass(frozen=True)
@@ -110,40 +126,36 @@ class Manifest:
     items: Mapping[str, ItemRecord]
     metrics: Mapping[str, float]
 
-    @property
-    def structure(self) -> str:
-        """A digest of paths, dtypes and kinds: equal for checkpoints of one structure."""
-        rows = [
-            [text, leaf.dtype, leaf.kind] for item in self.items.values() for text, leaf in sorted(item.leaves.items())
-        ]
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
 
 def full_name(target: Any) -> str:
     """The name of a class or function, with its module."""
     return f"{target.__module__}.{target.__qualname__}"
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest, final: Path) -> None:
     """Writes the manifest of a folder, in place of an older one.
 
     The files that it names, and their entries in the folder, are on the disk by then. The caller syncs the folder.
+
+    Args:
+      folder: where it is written.
+      manifest: its content.
+      final: the folder of the checkpoint, for errors.
+
+    Raises:
+      CheckpointError: `read_manifest` would refuse it, or it cannot be written.
     """
     table = {
         "format": FORMAT,
         "version": VERSIONS[-1],
         "declax": __version__,
-        "structure": manifest.structure,
         "metrics": dict(manifest.metrics),
         "files": {name: asdict(record) for name, record in manifest.files.items()},
         "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
     rest = json.dumps(table).encode()[1:]  # with an indent, Python and not C would write it
     text = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode() + rest
-    _check_size(folder / NAME, len(text))
-    check_json(folder / NAME, text)
-    if rb"\ud" in text:
-        parse_json(folder / NAME, text)  # which refuses a key with half of a surrogate pair
+    check_readable(final / NAME, text)
     temporary = folder / f".{NAME}.new"
     with naming(temporary, "removed"):
         temporary.unlink(missing_ok=True)
@@ -151,6 +163,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         file.write(text)
     with naming(folder / NAME, "written"):
         os.replace(temporary, folder / NAME)
+
+
+def check_readable(path: Path, text: bytes) -> None:
+    """Raises for a JSON text that reading would refuse."""
+    _check_size(path, len(text))
+    check_json(path, text)
+    if rb"\ud" in text:
+        parse_json(path, text)  # which refuses a key with half of a surrogate pair
 
 
 def item_table(item: ItemRecord) -> dict[str, Any]:
@@ -167,10 +187,10 @@ def item_table(item: ItemRecord) -> dict[str, Any]:
 
 def _plain_leaf(leaf: LeafRecord) -> dict[str, Any]:
     """The fields that differ from their defaults."""
-    given = {"path": list(leaf.path), **{name: getattr(leaf, name) for name in ("dtype", "depth", "kind", "metadata")}}
+    given = {"path": list(leaf.path), "dtype": leaf.dtype, "kind": leaf.kind}
     if not leaf.dtype:
         given["value"] = leaf.value
-    return {name: value for name, value in given.items() if name in ("path", "value") or value not in ("", None, {})}
+    return {name: value for name, value in given.items() if name in ("path", "value") or value}
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -228,11 +248,10 @@ def _manifest_of(table: Mapping[str, Any]) -> Manifest:
     for name, item in items.items():
         if item.tree is not None and sorted(texts_of(item.tree)) != sorted(item.leaves):
             raise CheckpointError(NAME, f"the tree of the item {name!r:.40} has other leaves than the item")
+        if table["version"] != VERSIONS[0] and not (item.is_value or item.structure):
+            raise CheckpointError(NAME, f"the item {name!r:.40} has no structure")
     metrics = {str(name): float(value) for name, value in table["metrics"].items()}
-    manifest = Manifest(files, items, metrics)
-    if manifest.structure != table["structure"]:
-        raise CheckpointError(NAME, "the structure has another digest")
-    return manifest
+    return Manifest(files, items, metrics)
 
 
 def item_record(table: Mapping[str, Any]) -> ItemRecord:
@@ -285,17 +304,6 @@ def texts_of(tree: Any) -> list[str]:
     elif kind not in ("list", "tuple"):
         raise CheckpointError(NAME, f"{kind!r:.40} is not the kind of a tree")
     return [text for entry in entries for text in texts_of(entry)]
-
-
-def filled_tree(tree: Any, values: Mapping[str, Any]) -> Any:
-    """A tree of dicts, lists and tuples with its leaves, by their texts."""
-    if tree is None or isinstance(tree, str):
-        return None if tree is None else values[tree]
-    kind, *entries = tree
-    if kind == "dict":
-        return {key_of(key): filled_tree(entry, values) for key, entry in entries}
-    found = [filled_tree(entry, values) for entry in entries]
-    return tuple(found) if kind == "tuple" else found
 
 
 def _leaf_of(table: Mapping[str, Any]) -> LeafRecord:

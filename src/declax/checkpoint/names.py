@@ -18,17 +18,19 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import Any, Final
 
+import jax
 import numpy as np
 
 from declax._classes.pytree import Pytree
 from declax._fields.annotations import own_annotations
+from declax._fields.bytecode import codes_within
 from declax._fields.call import Term, call_of, operands_of
 from declax._fields.class_info import info_of, maker_of
 from declax._fields.interning import Shared
 from declax._fields.specifiers import SubmoduleRecipe
+from declax._state.states import FlatState
 from declax._typing import MISSING, Immutable
 from declax._variables.variable import Variable
 from declax.config import registry
@@ -37,13 +39,14 @@ _BUILTINS: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, se
 _COLLECTIONS: Final = (OrderedDict, defaultdict, deque)
 _PUBLIC: Final = ("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.lax", "jax.random")
 """The modules of JAX whose public functions and classes have a name."""
+_POLICIES: Final = "jax.checkpoint_policies"
 _FILES: Final = frozenset({"load", "save", "savez", "fromfile", "from_dlpack", "frombuffer", "set_printoptions"})
 """The functions of `jax.numpy` that reach out of the process."""
 _FUNCTIONS: Final = tuple(f"declax.{name}" for name in "nn initializers training _variables _sharding _filters".split())
 """The modules of declax whose functions a static value may be."""
 
 
-_known: Final[dict[int, tuple[weakref.ref[Any], str | None]]] = {}
+_known: Final[dict[int, tuple[weakref.ref[Any], str]]] = {}
 """The names that were asked for, by the identity of the object: two dtypes may be equal and have two names."""
 
 
@@ -54,7 +57,8 @@ def name_of(target: Any) -> str | None:
         return found[1]
     name = _name_of(target)
     with contextlib.suppress(TypeError):  # without weak references
-        _known[id(target)] = weakref.ref(target, functools.partial(_forget, id(target))), name
+        if name is not None:
+            _known[id(target)] = weakref.ref(target, functools.partial(_forget, id(target))), name
     return name
 
 
@@ -62,14 +66,22 @@ def _forget(key: int, _: object) -> None:
     _known.pop(key, None)
 
 
+def policy_name(target: Any) -> str | None:
+    """The name of a policy of ``jax.checkpoint_policies``, which is a namespace of functions and objects."""
+    names = (name for name, policy in vars(jax.checkpoint_policies).items() if policy is target)
+    return next((f"{_POLICIES}.{name}" for name in names), None)
+
+
 def _name_of(target: Any) -> str | None:
+    if (policy := policy_name(target)) is not None:
+        return policy
     name, module = getattr(target, "__qualname__", None), str(getattr(target, "__module__", None))
     name = name or getattr(target, "__name__", None)
     if not isinstance(name, str):
         return None
     package = module.partition(".")[0]
     if package == "declax" and getattr(sys.modules["declax"], name, None) is target:
-        return f"declax.{name}"
+        return f"declax.{name}" if _of_library(f"declax.{name}") is target else None
     if any(target is cls for cls in (*_BUILTINS, *_COLLECTIONS)):
         return f"{module}.{name}"
     for public in (*_PUBLIC, "numpy", "optax"):
@@ -79,16 +91,13 @@ def _name_of(target: Any) -> str | None:
         return f"{module}.{name}" if isinstance(target, type) else None
     full = f"{module}.{name}"
     # a wrapper, such as a vmapped function, has the name of what it wraps
-    is_found = attrgetter(name)(sys.modules[module]) is target if _has(sys.modules.get(module), name) else False
-    return full if is_found and (_is_of_user(target) or _of_library(full) is target) else None
+    is_found = _at(sys.modules.get(module), name) is target
+    return full if is_found and (is_of_user(target) or _of_library(full) is target) else None
 
 
-def _has(module: Any, name: str) -> bool:
-    for part in name.split("."):
-        if not hasattr(module, part):
-            return False
-        module = getattr(module, part)
-    return True
+def _at(module: Any, name: str) -> Any:
+    """What a module has under a qualified name; None if it has nothing."""
+    return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
 
 
 def is_local(name: str) -> bool:
@@ -114,10 +123,14 @@ class Names:
 
     def may_call(self, target: Any) -> bool:
         """Whether a function may be called for a transformation: of optax or declax, or given or registered by name."""
-        tables = (registry.transformations().values(), registry.schedules().values(), registry.registered_kinds())
-        known = any(target is function for table in (*tables, self._given) for function in table)
+        tables = (registry.named_transformations().values(), registry.schedules().values())
         is_class = isinstance(target, type) and not target.__module__.startswith("optax.")
-        return not is_class and (known or str(getattr(target, "__module__", "")).startswith("declax.training."))
+        is_known = self.is_given(target) or any(target is function for table in tables for function in table)
+        return not is_class and (is_known or str(getattr(target, "__module__", "")).startswith("declax.training."))
+
+    def is_given(self, target: Any) -> bool:
+        """Whether a function is given or registered by name."""
+        return any(target is function for table in (self._given, registry.registered_kinds()) for function in table)
 
     def find(self, name: str) -> Any:
         """The class or function of a name; MISSING if there is none that the file may name."""
@@ -144,7 +157,7 @@ class Names:
         while queue:
             target = queue.pop()
             name = name_of(target)
-            if name is not None and name not in found and _is_of_user(target):
+            if name is not None and name not in found and is_of_user(target):
                 found[name] = target
                 queue += _named_by(target)
         return found
@@ -159,7 +172,8 @@ def _members(given: Any) -> Iterator[Any]:
             yield value
 
 
-def _is_of_user(target: Any) -> bool:
+def is_of_user(target: Any) -> bool:
+    """Whether a class or function is of the program of a user."""
     package = str(getattr(target, "__module__", "")).partition(".")[0]
     return package not in sys.stdlib_module_names and package not in ("declax", "jax", "jaxlib", "numpy", "optax")
 
@@ -174,6 +188,8 @@ def _of_library(name: str) -> Any:
         return next((cls for cls in _BUILTINS if cls.__name__ == last), MISSING)
     if module == "collections":
         return next((cls for cls in _COLLECTIONS if cls.__name__ == last), MISSING)
+    if module == _POLICIES:
+        return vars(jax.checkpoint_policies).get(last, MISSING)
     if module in _PUBLIC:
         is_allowed = not (last.startswith("_") or last in _FILES)
         found = getattr(sys.modules[module], last, MISSING) if is_allowed else MISSING
@@ -183,7 +199,7 @@ def _of_library(name: str) -> Any:
         return found if isinstance(found, np.ufunc) or _is_subclass(found, np.generic) else MISSING
     package = name.partition(".")[0]
     if package == "optax":
-        called = registry.transformations().get(last) or registry.schedules().get(last)
+        called = registry.named_transformations().get(last) or registry.schedules().get(last)
         return called if called is not None and module == package else _in_package(name, _is_optax_state)
     return _in_package(name, _is_of_declax) if package == "declax" else MISSING
 
@@ -191,9 +207,7 @@ def _of_library(name: str) -> Any:
 def _in_package(name: str, is_allowed: Callable[[Any], bool]) -> Any:
     """An object of a module of a package, by the name that `name_of` gives it."""
     for module in _modules_of(name):
-        found = module
-        for part in name[len(module.__name__) + 1 :].split("."):
-            found = getattr(found, part, None)
+        found = _at(module, name[len(module.__name__) + 1 :])
         if found is not None and is_allowed(found):
             return found
     return MISSING
@@ -219,7 +233,7 @@ def _is_optax_state(found: Any) -> bool:
 def _is_of_declax(found: Any) -> bool:
     if isinstance(found, type):
         is_value = (
-            issubclass(found, (Immutable, Shared, enum.Enum))
+            issubclass(found, (Immutable, Shared, enum.Enum, FlatState))
             or dataclasses.is_dataclass(found)
             or _is_optax_state(found)
         )
@@ -242,7 +256,7 @@ def _named_by(target: Any) -> Iterator[Any]:
     if not isinstance(target, type):
         return
     for base in target.__mro__:
-        if not _is_of_user(base):
+        if not is_of_user(base):
             continue
         yield base
         for value in vars(base).values():
@@ -268,7 +282,7 @@ def _function_of(value: Any) -> Any:
 def _named_in(function: types.FunctionType) -> Iterator[Any]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closure = {name: cell.cell_contents for name, cell in cells if _has_content(cell)}
-    names = set(_names_of(function.__code__))
+    names = {name for code in codes_within(function.__code__) for name in code.co_names}
     for name in names:
         value = closure.get(name, function.__globals__.get(name))
         if isinstance(value, types.ModuleType):
@@ -283,13 +297,6 @@ def _has_content(cell: types.CellType) -> bool:
         return cell.cell_contents is not None
     except ValueError:  # not assigned yet
         return False
-
-
-def _names_of(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_of(constant)
 
 
 def _called_in(values: Iterable[Any]) -> Iterator[Any]:
@@ -312,4 +319,4 @@ def _in_annotation(annotation: Any, namespace: Mapping[str, Any]) -> Iterator[An
 
 
 def _is_nameable(value: Any) -> bool:
-    return isinstance(value, (type, types.FunctionType)) and _is_of_user(value)
+    return isinstance(value, (type, types.FunctionType)) and is_of_user(value)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
@@ -16,27 +18,39 @@ from jax.sharding import SingleDeviceSharding
 
 from declax._graph.nodes import plain_key
 from declax._typing import Path
-from declax.checkpoint.files import parse_json
-from declax.checkpoint.items import (
+from declax._variables.donation import is_deleted
+from declax.checkpoint.arrays import (
     SCALARS,
-    Item,
-    Leaf,
     check_storable,
+    deleted,
     dtype_text,
-    filled,
     is_key,
+    key_data_of,
     on_device,
-    state_with,
-    text_of,
+    typed_like,
 )
-from declax.checkpoint.manifest import NAME, ItemRecord, LeafRecord, Manifest, item_record, item_table
-from declax.checkpoint.matching import Stored, StoredLeaf
+from declax.checkpoint.files import parse_json
+from declax.checkpoint.items import Item, Leaf, filled, state_with, text_of
+from declax.checkpoint.manifest import (
+    NAME,
+    ItemRecord,
+    LeafRecord,
+    Manifest,
+    Stored,
+    StoredLeaf,
+    check_readable,
+    item_record,
+    item_table,
+)
 from declax.checkpoint.orbax_progress import Counted, counter_of
 from declax.checkpoint.progress import Counter, Progress
-from declax.checkpoint.upgrading import needs_upgrade
+from declax.checkpoint.renaming import key_of_text
+from declax.checkpoint.structures import trees_in
 from declax.errors import CheckpointError, MissingExtraError, describe
+from declax.traversals import unflatten_mapping
 
 _OURS: Final = "declax"  # what Orbax keeps for us among the custom metadata of a checkpoint
+_REST: Final = ".orbax-checkpoint-tmp"  # ends the name of a folder until it is complete
 _TREE, _JSON, _CHECKPOINT = "_METADATA", "metadata", "_CHECKPOINT_METADATA"  # the files by which Orbax knows them
 
 
@@ -78,15 +92,34 @@ def write(
     counted = Counted(ocp)
     counted.counter = counter_of(progress, items)
     handler = ocp.CompositeCheckpointHandler(handler_registry=counted.registry)
-    with naming_errors(folder, "write the checkpoint"), ocp.Checkpointer(handler) as checkpointer:
+    with (
+        naming_errors(folder, "write the checkpoint", items),
+        ocp.Checkpointer(handler) as checkpointer,
+    ):
+        _remove_rest(folder)
         checkpointer.save(folder, **request)
     counted.finish()
 
 
+def _remove_rest(folder: Any) -> None:
+    """Removes what a failed save to this path has left, into which threads of Orbax may write for a moment."""
+    rest = folder.parent / f"{folder.name}{_REST}"
+    for pause in (0.05, 0.2, 0.8):
+        if jax.process_index() != 0 or not rest.exists():
+            return
+        with suppress(OSError):
+            rest.rmtree(missing_ok=True)
+        time.sleep(pause)
+
+
 def _request(ocp: Any, folder: Any, items: list[Item], records: Mapping[str, ItemRecord], metrics: Any) -> Any:
     """The arguments with which Orbax saves items."""
+    for item in items:
+        if item.name.startswith("__") or item.name.endswith("~") or "\\" in item.name or "\0" in item.name:
+            raise CheckpointError(str(folder), "Orbax keeps no item of this name", got=ascii(item.name)[:80])
     arguments = {item.name: _argument(ocp, str(folder), item) for item in items}
     ours = {"items": {name: item_table(record) for name, record in records.items()}, "metrics": metrics}
+    check_readable(folder / _CHECKPOINT, json.dumps(ours).encode())
     return {"args": ocp.args.Composite(**arguments), "custom_metadata": {_OURS: ours}}
 
 
@@ -111,12 +144,16 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
         custom = _custom_metadata(folder)
         for entry in sorted(folder.iterdir()):
             name = entry.name
-            if (entry / _TREE).exists():
-                stored[name] = _leaves(name, _tree(ocp, entry))
+            is_tree = (entry / _TREE).exists()
+            if is_tree or name in custom["items"]:
                 records[name] = item_record(custom["items"][name]) if name in custom["items"] else ItemRecord()
+                stored[name] = _leaves(name, _tree(ocp, entry) if is_tree else {}, records[name])
             elif (entry / _JSON).exists():
                 records[name] = ItemRecord(value=ocp.JsonCheckpointHandler().restore(entry), is_value=True)
                 stored[name] = {}
+        lost = [str(name) for name in custom["items"] if name not in records]
+        if lost and stored:
+            raise CheckpointError(str(folder / lost[0]), "the folder of an item is missing")
         metrics = {str(name): float(value) for name, value in custom["metrics"].items()}
     if (folder / NAME).exists() and not stored:
         raise CheckpointError(str(folder), "this is a checkpoint of declax", fix=f"dx.load({str(folder)!r})")
@@ -129,25 +166,13 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
     return Manifest({}, records, metrics), stored
 
 
-def fitted(
-    where: str, targets: list[Item], stored: Mapping[str, Stored], versions: Mapping[str, int]
-) -> dict[str, Stored]:
+def fitted(targets: list[Item], stored: Mapping[str, Stored]) -> dict[str, Stored]:
     """The leaves under the texts and with the types of the targets, where their data are those of a target.
 
     The metadata of Orbax have the data of random keys, and no paths but those with the key ``value`` of Variables.
-
-    Raises:
-      CheckpointError: a class has another version than in the checkpoint, and upgrades.
     """
     made = dict(stored)
     for item in targets:
-        outdated = needs_upgrade(item, versions)
-        if outdated is not None:
-            raise CheckpointError(
-                f"{where}, {outdated}",
-                "checkpoint_upgrades need the engine of declax",
-                why="the arrays of Orbax are compared with the target before they are read",
-            )
         leaves = {text_of(item.name, _without_value(_path_in_tree(leaf))): text for text, leaf in item.leaves.items()}
         texts = {text: leaves.get(text, text) for text in stored[item.name]}
         made[item.name] = {new: _typed(stored[item.name][old], item.leaves.get(new)) for old, new in texts.items()}
@@ -168,7 +193,9 @@ def _typed(stored: StoredLeaf, leaf: Leaf | None) -> StoredLeaf:
     if leaf is None or isinstance(leaf.value, SCALARS) or not is_key(leaf.value):
         return stored
     like, found = leaf.value, stored.content
-    data = jax.eval_shape(jax.random.key_data, like)
+    if not isinstance(found, Remote):  # made by an upgrade
+        return stored
+    data = key_data_of(like)
     is_same = (found.shape, found.dtype) == (data.shape, data.dtype)
     return stored._replace(content=replace(found, shape=like.shape, dtype=like.dtype)) if is_same else stored
 
@@ -187,6 +214,8 @@ def fetch(
     for leaves, like in zip(wanted, likes, strict=True):
         for text, leaf in leaves.items():
             found = leaf.content
+            if not isinstance(found, Remote):
+                continue
             arguments.setdefault(found.item, {})[found.position] = _restore_argument(ocp, found, like.get(text))
             sizes[found.item, found.position] = found.nbytes
     counter = Counter(progress, sum(sizes.values()))
@@ -197,11 +226,14 @@ def fetch(
             with naming_errors(folder, "read the arrays"):
                 values[name] |= _restored(ocp, folder / name, {at: chosen[at] for at in group})
             counter.add(sum(sizes[name, at] for at in group))
+
+    def value(text: str, content: Any, like: Any) -> Any:
+        if not isinstance(content, Remote):
+            return on_device(content, like)
+        return _as_like(f"{folder}, {text}", values[content.item][content.position], like)
+
     return [
-        {
-            text: _as_like(f"{folder}, {text}", values[leaf.content.item][leaf.content.position], like.get(text))
-            for text, leaf in leaves.items()
-        }
+        {text: value(text, leaf.content, like.get(text)) for text, leaf in leaves.items()}
         for leaves, like in zip(wanted, likes, strict=True)
     ]
 
@@ -219,7 +251,9 @@ def _restore_argument(ocp: Any, content: Remote, like: Any) -> Any:
 
 
 def _as_like(where: str, found: Any, like: Any) -> Any:
-    made = found if like is None or isinstance(found, jax.Array) else on_device(found, like)
+    made = (
+        found if like is None else typed_like(found, like) if isinstance(found, jax.Array) else on_device(found, like)
+    )
     if like is not None and getattr(made, "dtype", type(made)) != getattr(like, "dtype", type(like)):
         raise CheckpointError(where, "the value has another type", expected=describe(like), got=describe(made))
     return made
@@ -248,7 +282,7 @@ def write_step(manager: Any, path: Any, step: int, items: list[Item], records: A
     if any(item.name == _METRICS for item in items):
         raise CheckpointError(str(path), f"{_METRICS!r} is the name of an item of Orbax", fix=f"{_METRICS}={{...}}")
     request = _request(_orbax(), path, items, records, metrics)
-    with naming_errors(path, "write the checkpoint"):
+    with naming_errors(path, "write the checkpoint", items):
         manager.save(step, metrics=metrics, **request)
 
 
@@ -293,33 +327,62 @@ def folder_of(path: str | os.PathLike[str]) -> Any:
 
 
 @contextmanager
-def naming_errors(folder: Any, what: str) -> Generator[None, None, None]:
-    """Errors of Orbax with the path."""
+def naming_errors(folder: Any, what: str, items: Iterable[Item] = ()) -> Generator[None, None, None]:
+    """Errors of Orbax with the path; that an array of these items was deleted meanwhile, if that is so."""
     try:
         yield
-    except CheckpointError:
-        raise
+    except CheckpointError as error:
+        if str(folder) in str(error):
+            raise
+        raise CheckpointError(str(folder), f"Orbax could not {what}", got=error.problem) from None
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError) as error:
+        lost = [(text, leaf) for item in items for text, leaf in item.leaves.items() if is_deleted(leaf.value)]
+        if lost:
+            raise deleted(f"{folder}, {lost[0][0]}", lost[0][1].value) from error
         got = f"{type(error).__name__}: {error}"[:1000]
         raise CheckpointError(str(folder), f"Orbax could not {what}", got=got) from error
 
 
 def _argument(ocp: Any, where: str, item: Item) -> Any:
-    """What Orbax saves for an item: plain data as JSON, others as trees like those of the peer."""
+    """What Orbax saves for an item: plain data as JSON, others as trees like those of the peer.
+
+    Such a tree has no texts and no empty arrays, and is not empty; an array at the root gets a key.
+    """
     if item.is_json:
         return ocp.args.JsonSave(item.value)
-    for text, leaf in item.leaves.items() or [(item.name, Leaf((), item.value, None))]:
-        if not leaf.path or isinstance(leaf.value, str) or 0 in np.shape(leaf.value):
-            raise CheckpointError(
-                f"{where}, {text}",
-                "Orbax stores no texts beside arrays, no empty items or arrays, and no array as an item",
-                got=describe(leaf.value),
-                fix='{"name": {"array": array}, "texts": ["plain", "data"]}',
-            )
+    values: dict[str, Any] = {}
+    for text, leaf in item.leaves.items():
         if not isinstance(leaf.value, SCALARS):
             check_storable(f"{where}, {text}", leaf.value)
-    values = {text: leaf.value for text, leaf in item.leaves.items()}
-    return ocp.args.StandardSave(state_with(item, values) if item.is_graph else filled(item, values))
+        if not (isinstance(leaf.value, str) or _is_empty(leaf.value)):
+            values[text] = leaf.value
+        elif leaf.depth is not None:  # what a Variable holds is stored as a whole
+            values[text] = 0
+    if item.name in values:
+        return ocp.args.StandardSave({"value": values[item.name]})
+    if not values:
+        return ocp.args.JsonSave({})
+    if item.is_graph:
+        return ocp.args.StandardSave(state_with(item, values))
+    if len(values) < len(item.leaves):
+        by_path = {tuple(map(str, item.leaves[text].path)): value for text, value in values.items()}
+        return ocp.args.StandardSave(unflatten_mapping(by_path))
+    return ocp.args.StandardSave(filled(item, values))
+
+
+def _is_empty(value: Any) -> bool:
+    return 0 in getattr(value, "shape", ())
+
+
+def beside_arrays(item: Item) -> dict[str, LeafRecord]:
+    """The leaves of an item that our metadata have: numbers and texts, and the shapes of empty arrays."""
+    found: dict[str, LeafRecord] = {}
+    for text, leaf in item.leaves.items():
+        if isinstance(leaf.value, SCALARS):
+            found[text] = LeafRecord(leaf.path, value=leaf.value)
+        elif _is_empty(leaf.value) and not is_key(leaf.value):
+            found[text] = LeafRecord(leaf.path, value={"empty": [dtype_text(leaf.value), list(leaf.value.shape)]})
+    return found
 
 
 def _custom_metadata(folder: Any) -> Mapping[str, Any]:
@@ -334,14 +397,29 @@ def _tree(ocp: Any, folder: Any) -> Any:
     return ocp.PyTreeCheckpointHandler().metadata(folder).tree
 
 
-def _leaves(name: str, tree: Any) -> Stored:
-    """The leaves of an item by the text of their path, without the key ``value`` of Variables at its end."""
+def _leaves(name: str, tree: Any, record: ItemRecord) -> Stored:
+    """The leaves of an item by the text of their path, without the key ``value`` of Variables."""
     made: Stored = {}
+    trees: set[tuple[str, ...]] = set()
+    with suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):  # a load refuses such a structure
+        trees = {tuple(map(str, path)) for path in trees_in(record.structure or {})}
     for position, (keys, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
-        names = map(plain_key, keys)
-        path = _without_value(tuple(int(key) if str(key).isdecimal() else key for key in names))
+        names = [str(plain_key(key)) for key in keys]
+        at = next((at for at, key in enumerate(names) if key == "value" and tuple(names[:at]) in trees), None)
+        given = tuple(map(key_of_text, names))
+        path = _without_value(given) if at is None else (*given[:at], *given[at + 1 :])
+        if not hasattr(leaf, "shape"):  # a text in a tree, which our metadata have too
+            continue
         content = Remote(tuple(leaf.shape), np.dtype(leaf.dtype), name, position)
         made[text_of(name, path)] = StoredLeaf(LeafRecord(path, dtype_text(content)), content)
+    for text, beside in record.leaves.items():
+        value = beside.value
+        if isinstance(value, dict):
+            dtype, shape = value["empty"]
+            if 0 not in shape:
+                raise CheckpointError(text, "this is not the shape of an empty array", got=repr(shape)[:80])
+            beside, value = replace(beside, dtype=str(dtype), value=None), np.zeros(shape, dtype)
+        made[text_of(name, beside.path)] = StoredLeaf(beside, value)
     return made
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from declax.checkpoint.items import Item, stored
+from declax.checkpoint.arrays import Outgoing
+from declax.checkpoint.items import Item
 from declax.checkpoint.progress import Counter, Progress
 
 
@@ -31,7 +32,7 @@ def _size_here(value: Any) -> int:
     if not isinstance(value, jax.Array) or not value.size:
         return 0
     here = sum(shard.data.size for shard in value.addressable_shards if shard.replica_id == 0)
-    return int(stored(value).nbytes * here // value.size)
+    return int(Outgoing(value).nbytes * here // value.size)
 
 
 class Counted:

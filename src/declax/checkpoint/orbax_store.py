@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from declax.checkpoint import orbax_engine
 from declax.checkpoint.folders import Claim
 from declax.checkpoint.manifest import NAME
 from declax.checkpoint.orbax_progress import Counted, counter_of
-from declax.checkpoint.progress import Progress
 from declax.checkpoint.saving import items_for_orbax
-from declax.checkpoint.stores import Metrics, Retention, other_engine
-from declax.config.specs import Spec
+from declax.checkpoint.stores import Metrics, Retention, Step, other_engine
 
 
 class OrbaxStore:
@@ -62,20 +60,12 @@ class OrbaxStore:
         self._close = weakref.finalize(self, _close, self._folder, self._manager, claim, os.getpid())
         _writers.add(self)
 
-    def write(
-        self,
-        step: int,
-        items: Mapping[str, Any],
-        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
-        metrics: Mapping[str, float] | None,
-        extra: Iterable[Any],
-        progress: Progress | None,
-    ) -> None:
+    def write(self, step: int, saved: Step) -> None:
         """Copies the items, and saves them in the background; the manager removes the steps that do not stay."""
         path = self.path(step)
-        read, records, numbers = items_for_orbax(str(path), items, spec, metrics, extra)
+        read, records, numbers = items_for_orbax(str(path), *saved[:-1])
         if self._counted is not None:
-            self._counted.counter = counter_of(progress, read)
+            self._counted.counter = counter_of(saved.progress, read)
         orbax_engine.write_step(self._manager, path, step, read, records, numbers)
 
     def wait(self) -> None:

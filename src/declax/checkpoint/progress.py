@@ -5,8 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from declax.errors import CheckpointError, describe
+
 Progress = Callable[[int, int], None]
 """Is called with the bytes that are done, and all bytes."""
+
+
+def check_progress(where: str, progress: object) -> None:
+    """Raises unless a value can be called, or is None."""
+    if not (progress is None or callable(progress)):
+        fix = "progress=lambda done, total: print(done, total)"
+        raise CheckpointError(where, "progress is a function of two numbers", got=describe(progress), fix=fix)
 
 
 class Counter:

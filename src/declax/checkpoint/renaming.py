@@ -6,20 +6,44 @@ All of it is one table of new texts by the texts of the checkpoint; leaves that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile, zip_longest
-from typing import Any
+from typing import Any, Protocol
 
 from declax._fields.class_info import info_of
+from declax._graph.nodes import Link, path_of
 from declax._module.module import Module
 from declax.checkpoint.items import Item, text_of
-from declax.checkpoint.matching import Stored
-from declax.checkpoint.upgrading import nodes_of
+from declax.checkpoint.manifest import Stored
 from declax.errors import CheckpointError, describe, dotted, suggest, written_path
 
 Renames = dict[str, str]
 """The new texts of leaves by those in the checkpoint."""
+
+
+class Renamed(Protocol):
+    """What has paths: a target, or the structure of an item without one."""
+
+    @property
+    def name(self) -> str:
+        """Of the item."""
+        ...
+
+    @property
+    def leaves(self) -> Container[str]:
+        """The texts of its leaves."""
+        ...
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is no tree of arrays."""
+        ...
+
+    @property
+    def classes(self) -> list[tuple[Link, type]]:
+        """The classes of its nodes with their paths, what holds a node first."""
+        ...
 
 
 def renames_of(where: str, stored: Mapping[str, Stored], rename: Any) -> Renames:
@@ -43,7 +67,8 @@ def renames_of(where: str, stored: Mapping[str, Stored], rename: Any) -> Renames
         pattern = re.compile("([^*]*)".join(map(re.escape, dotted(old).split("*"))))
         matches = [match for text in texts if (match := pattern.fullmatch(text))]
         if not matches:
-            near = suggest(old, texts)
+            is_part = any(text.startswith(f"{dotted(old)}.") for text in texts)
+            near = f'rename={{"{old}.*": "{new}.*"}}' if is_part else suggest(old, texts)
             expected = f"a path such as {next(iter(texts), None)}"
             raise CheckpointError(
                 where, f"rename: {old!r} matches no path of the checkpoint", expected=expected, fix=near
@@ -71,12 +96,13 @@ def renamed(where: str, stored: Mapping[str, Stored], renames: Renames) -> dict[
             if new in item:
                 raise CheckpointError(where, f"rename: two leaves would have the path {new}", got=text)
             if new != text:
-                leaf = leaf._replace(record=replace(leaf.record, path=tuple(map(_key_of_text, keys))))
+                leaf = leaf._replace(record=replace(leaf.record, path=tuple(map(key_of_text, keys))))
             item[new] = leaf
     return made
 
 
-def _key_of_text(text: str) -> str | int:
+def key_of_text(text: str) -> str | int:
+    """The key that a text stands for, as far as it can be told."""
     return int(text) if text.isdecimal() else text
 
 
@@ -91,19 +117,24 @@ def former_paths(stored: Mapping[str, Stored], renames: Renames) -> dict[str, st
 # --- names of fields ------------------------------------------------------------------
 
 
-def moves_of(item: Item) -> dict[str, str]:
+def moves_of(item: Renamed) -> dict[str, str]:
     """The new text of each field that has another name by now (``renamed_from``), by the old one below current names.
 
     A field that has the old name today is another one.
     """
     moves: dict[str, str] = {}
-    for path, node in nodes_of(item):
-        specs = info_of(type(node)).specs
-        for name, spec in specs.items():
-            old = spec.notes.get("renamed_from")
-            if old is not None and old not in specs:
-                moves.setdefault(text_of(item.name, (*path, old)), text_of(item.name, (*path, name)))
+    for link, cls in item.classes:
+        for old, name in former_names(cls).items():
+            text = text_of(item.name, path_of(link))
+            moves.setdefault(f"{text}.{old}", f"{text}.{name}")
     return moves
+
+
+def former_names(cls: type) -> dict[str, str]:
+    """The current name of each field that had another one (``renamed_from``), by the old one."""
+    specs = info_of(cls).specs
+    found = {spec.notes.get("renamed_from"): name for name, spec in specs.items()}
+    return {old: new for old, new in found.items() if old is not None and old not in specs}
 
 
 def moved(text: str, moves: Mapping[str, str]) -> str:
@@ -115,7 +146,7 @@ def moved(text: str, moves: Mapping[str, str]) -> str:
     return found
 
 
-def _outer_texts(text: str) -> Iterator[str]:
+def outer_texts(text: str) -> Iterator[str]:
     """The texts of all that a path leads through, without the path itself."""
     for place, character in enumerate(text):
         if character == ".":
@@ -143,13 +174,32 @@ def with_current_names(where: str, items: Sequence[Item], stored: Mapping[str, S
     for item in items:
         _apply_moves(item, groups[item.name])
     changed = {text: new for group in groups.values() for text, new in group.items() if text != new}
-    if changed:
-        owners = {item.name: _owners_in(item) for item in items}
-        levels = _endings_of_models(items, groups, owners)
-        for item in items:
-            free = [text for text in groups[item.name] if text not in renames and text not in changed]
-            changed |= _followers(where, item, free, owners[item.name], levels, is_asked=bool(renames))
+    for found, _ in followers(where, items, groups, renames).values():
+        changed |= found
     return renames | changed
+
+
+def followers(
+    where: str, items: Sequence[Renamed], groups: Mapping[str, Renames], renames: Renames
+) -> dict[str, tuple[Renames, Ending]]:
+    """The new texts of leaves that mirror those of a model, by item, and the paths of the model that they end with.
+
+    Args:
+      where: the path of the checkpoint.
+      items: the targets, or what is made without them.
+      groups: the texts of the leaves that each item has now, by those in the checkpoint.
+      renames: what the user renames, which follows nothing.
+    """
+    changed = {text for group in groups.values() for text, new in group.items() if text != new}
+    if not changed:
+        return {}
+    owners = {item.name: _owners_in(item) for item in items}
+    levels = _endings_of_models(items, groups, owners)
+    made: dict[str, tuple[Renames, Ending]] = {}
+    for item in items:
+        free = [text for text in groups[item.name] if text not in renames and text not in changed]
+        made[item.name] = _followers(where, item, free, owners[item.name], levels, is_asked=bool(renames))
+    return made
 
 
 def _apply_moves(item: Item, texts: Renames) -> None:
@@ -157,7 +207,7 @@ def _apply_moves(item: Item, texts: Renames) -> None:
     moves = moves_of(item)
     if not moves:
         return
-    taken = {text for leaf in texts.values() for text in (leaf, *_outer_texts(leaf))}
+    taken = {text for leaf in texts.values() for text in (leaf, *outer_texts(leaf))}
     moves = {old: new for old, new in moves.items() if new not in taken}
     texts |= {text: moved(new, moves) for text, new in texts.items()}
 
@@ -169,14 +219,15 @@ _Keys = tuple[str, ...]
 _Owners = dict[_Keys, bool]
 """The nodes of an item by the keys of their texts, and whether each is a Module."""
 
+Ending = dict[_Keys, _Keys]
+"""Paths in a model by those that they were."""
+
 _Endings = dict[_Keys, set[_Keys]]
 """How the texts of leaves of models end now, by how they ended in the checkpoint."""
 
 
-def _owners_in(item: Item) -> _Owners:
-    if not item.is_graph:
-        return {}
-    return {_keys_of(text_of(item.name, path)): isinstance(node, Module) for path, node in nodes_of(item)}
+def _owners_in(item: Renamed) -> _Owners:
+    return {_keys_of(text_of(item.name, path_of(link))): issubclass(cls, Module) for link, cls in item.classes}
 
 
 def _keys_of(text: str) -> _Keys:
@@ -190,7 +241,7 @@ def _models_around(keys: _Keys, owners: _Owners) -> list[int]:
 
 
 def _endings_of_models(
-    items: Iterable[Item], groups: Mapping[str, Renames], owners: Mapping[str, _Owners]
+    items: Iterable[Renamed], groups: Mapping[str, Renames], owners: Mapping[str, _Owners]
 ) -> list[_Endings]:
     """The leaves of models below the outermost model, below the next one, and so on, also those that were not moved.
 
@@ -209,24 +260,32 @@ def _endings_of_models(
 
 
 def _followers(
-    where: str, item: Item, free: Iterable[str], owners: _Owners, levels: Sequence[_Endings], *, is_asked: bool
-) -> Renames:
+    where: str, item: Renamed, free: Iterable[str], owners: _Owners, levels: Sequence[_Endings], *, is_asked: bool
+) -> tuple[Renames, Ending]:
     """The new texts of leaves that end like one of a model, and are in none themselves; the longest ending counts."""
     found: Renames = {}
+    endings: Ending = {}
     for text in free:
         keys = _keys_of(text)
         starts = [] if _models_around(keys, owners) else range(1, len(keys))
-        endings = ((start, level[keys[start:]]) for level in levels for start in starts if keys[start:] in level)
-        start, options = next(endings, (0, set()))
-        known = sorted({new for ending in options if (new := ".".join((*keys[:start], *ending))) in item.leaves})
+        options = ((start, level[keys[start:]]) for level in levels for start in starts if keys[start:] in level)
+        start, options_there = next(options, (0, set[_Keys]()))
+        known = {
+            new: ending
+            for ending in sorted(options_there)
+            if (new := ".".join((*keys[:start], *ending))) in item.leaves
+        }
         if len(known) > 1 and text in known and not is_asked:
             continue  # fields that were renamed do not swap
         if len(known) > 1:
-            fix = f'rename={{..., "{text}": "{known[0]}"}}        # or {", ".join(map(repr, known[1:]))}'
+            first, *others = known
+            fix = f'rename={{..., "{text}": "{first}"}}        # or {", ".join(map(repr, others))}'
             raise CheckpointError(f"{where}, {text}", "two models tell what the new path of this leaf is", fix=fix)
-        if known:
-            found[text] = known[0]
-    return found
+        for new, ending in known.items():
+            if new != text:
+                found[text] = new
+                endings[keys[start:]] = ending
+    return found, endings
 
 
 # --- versions -----------------------------------------------------------------------------
@@ -236,7 +295,7 @@ def renamed_versions(versions: Mapping[str, int], texts: Mapping[str, str]) -> d
     """The versions of objects under the texts that their leaves have now; `texts` has these by the old ones."""
     places: dict[str, dict[str, None]] = {text: {} for text in versions}
     for old, new in texts.items():
-        for text in _outer_texts(old):
+        for text in outer_texts(old):
             rest = old[len(text) :]
             if text in places and new.endswith(rest):
                 places[text][new.removesuffix(rest)] = None

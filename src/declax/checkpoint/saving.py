@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import jax
 
+from declax._graph.nodes import path_of
 from declax._jax import level_of_user
 from declax._typing import MISSING
 from declax.checkpoint import orbax_engine
+from declax.checkpoint.arrays import SCALARS, Outgoing, check_storable, dtype_text
 from declax.checkpoint.files import after_commit, naming
 from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
-from declax.checkpoint.items import (
-    SCALARS,
-    Item,
-    Leaf,
-    Stored,
-    check_storable,
-    dtype_text,
-    item_of,
-    stored,
-)
+from declax.checkpoint.items import Graph, Item, Leaf, item_of, text_of
 from declax.checkpoint.manifest import (
     NAME,
     FileRecord,
@@ -40,14 +33,14 @@ from declax.checkpoint.manifest import (
     write_manifest,
 )
 from declax.checkpoint.names import Names
-from declax.checkpoint.progress import Counter, Progress
+from declax.checkpoint.progress import Counter, Progress, check_progress
 from declax.checkpoint.safetensors import write_tensors
-from declax.checkpoint.statics import plain
-from declax.checkpoint.structures import StructureWriter
-from declax.checkpoint.upgrading import versions_of
-from declax.config.loading import spec_of, to_config
+from declax.checkpoint.structure_writer import StructureWriter
+from declax.checkpoint.values import Problem
+from declax.config._reading.part_readers import version_of
+from declax.config.loading import to_config
 from declax.config.specs import Spec
-from declax.errors import CheckpointError, CheckpointWarning, DeclaxError, describe, format_path, type_name
+from declax.errors import CheckpointError, CheckpointWarning, describe, type_name
 
 Engine = Literal["declax", "orbax"]
 
@@ -76,8 +69,8 @@ def save(
       path: the folder, which must not exist.
       items: by name: a model, an optimizer, random streams, a container of them, a State, a pytree of arrays and
         numbers, or plain data as of JSON.
-      spec: how a constructor makes the item ``model``, or items by name, for a `load` whose classes have another
-        version. Without it, the record of a constructed model is saved, where it has one (see `spec_of`).
+      spec: what the manifest says of how the item ``model`` was constructed, or items by name. A load makes models of
+        their structures, and does not need it.
       metrics: numbers to keep with the checkpoint, such as the loss.
       overwrite: replace a checkpoint at the path. A reader sees the old one or the new one.
       extra: classes that the specs name, as in `to_config`, and classes of functions that `load` will be given.
@@ -101,8 +94,9 @@ def save(
     >>> dx.load("step_12")["step"]
     12
     """
+    check_engine(os.fspath(path), engine)
+    check_progress(os.fspath(path), progress)
     if engine != "declax":
-        check_engine(os.fspath(path), engine)
         if overwrite:
             raise CheckpointError(
                 os.fspath(path),
@@ -126,8 +120,9 @@ def _save(
     progress: Progress | None,
 ) -> None:
     read = read_items(str(folder), items)
-    records = _records(str(folder), read, spec, extra)
-    arrays = {text: stored(leaf.value) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)}
+    records = _records(str(folder), read, spec, extra, functools.partial(_leaf_records, str(folder)))
+    leaves = [(text, leaf) for item in read for text, leaf in item.leaves.items() if not _is_scalar(leaf)]
+    arrays = {text: Outgoing(leaf.value, f"{folder}, {text}") for text, leaf in leaves}
     total = sum(array.nbytes for array in arrays.values())
     report = Counter(progress, total).add
     numbers = _numbers(str(folder), metrics)
@@ -140,7 +135,7 @@ def _save(
         raise exists_already(folder)
     with new_folder(folder, replaces_empty=overwrite) as temporary:
         files = _write_files(temporary, arrays, report)
-        write_manifest(temporary, Manifest(files, records, numbers))
+        write_manifest(temporary, Manifest(files, records, numbers), folder)
 
 
 def _check_empty(folder: Path) -> None:
@@ -164,14 +159,8 @@ def items_for_orbax(
 ) -> tuple[list[Item], dict[str, ItemRecord], dict[str, float]]:
     """The items, what a manifest says of them, and the metrics."""
     read = read_items(where, items)
-    specs, classes = _specs(where, read, spec), classes_of(where, extra)
-    structures = _structures(where, read, classes)
-    records = {
-        item.name: _described(item, structures[item.name], specs.get(item.name), classes)
-        for item in read
-        if not item.is_json
-    }
-    return read, records, _numbers(where, metrics)
+    records = _records(where, read, spec, classes_of(where, extra), orbax_engine.beside_arrays)
+    return read, {name: record for name, record in records.items() if not record.is_value}, _numbers(where, metrics)
 
 
 def check_engine(where: str, engine: str) -> None:
@@ -182,7 +171,7 @@ def check_engine(where: str, engine: str) -> None:
 
 def classes_of(where: str, extra: Any) -> tuple[Any, ...]:
     """The classes that specs may name."""
-    if isinstance(extra, type) or not isinstance(extra, Iterable):
+    if isinstance(extra, (type, str)) or not isinstance(extra, Iterable):
         name = getattr(extra, "__name__", "Net")
         raise CheckpointError(where, "extra is a list of classes", got=describe(extra), fix=f"extra=[{name}]")
     return tuple(extra)
@@ -198,7 +187,7 @@ def read_items(where: str, items: Any) -> list[Item]:
 
 def _replace(
     folder: Path,
-    arrays: Mapping[str, Stored],
+    arrays: Mapping[str, Outgoing],
     records: Mapping[str, ItemRecord],
     metrics: Mapping[str, float],
     report: Callable[[int], None],
@@ -210,7 +199,7 @@ def _replace(
         try:
             files = _write_files(folder, arrays, report)
             sync_folder(folder)  # no failure of power may keep the manifest, and lose the entry of a file
-            write_manifest(folder, Manifest(files, records, metrics))
+            write_manifest(folder, Manifest(files, records, metrics), folder)
         except BaseException:
             with suppress(CheckpointError):
                 _remove_strays(folder)
@@ -229,9 +218,9 @@ def _remove_strays(folder: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
-def _write_files(folder: Path, arrays: Mapping[str, Stored], report: Callable[[int], None]) -> dict[str, FileRecord]:
+def _write_files(folder: Path, arrays: Mapping[str, Outgoing], report: Callable[[int], None]) -> dict[str, FileRecord]:
     """Writes arrays to files of about `FILE_SIZE` bytes."""
-    groups: list[dict[str, Stored]] = [{}]
+    groups: list[dict[str, Outgoing]] = [{}]
     size = 0
     for text, array in arrays.items():
         if size and size + array.nbytes > FILE_SIZE:
@@ -259,10 +248,27 @@ def _numbers(where: str, metrics: Mapping[str, float] | None) -> dict[str, float
 
 
 def _records(
-    where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None, extra: tuple[Any, ...]
+    where: str,
+    items: list[Item],
+    spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
+    extra: tuple[Any, ...],
+    leaves_of: Callable[[Item], dict[str, LeafRecord]],
 ) -> dict[str, ItemRecord]:
-    specs, structures = _specs(where, items, spec), _structures(where, items, extra)
-    return {item.name: _record(where, item, structures.get(item.name), specs.get(item.name), extra) for item in items}
+    """What a manifest says of the items, and a function of their leaves."""
+    specs, structures = _specs(where, items, spec), _structures(items, extra)
+    records: dict[str, ItemRecord] = {}
+    for item in items:
+        if item.is_json:
+            records[item.name] = ItemRecord(value=item.value, is_value=True)
+            continue
+        given = specs.get(item.name)
+        config, name = (
+            (None, "") if given is None else (to_config(given, full=True, extra=extra), full_name(given.target))
+        )
+        later = [(link, cls) for link, cls in item.classes if version_of(cls) != 1]
+        versions = {text_of(item.name, path_of(link)): version_of(cls) for link, cls in later}
+        records[item.name] = ItemRecord(leaves_of(item), structures[item.name], config, name, versions)
+    return records
 
 
 def _specs(where: str, items: list[Item], spec: Spec[Any] | Mapping[str, Spec[Any]] | None) -> Mapping[str, Spec[Any]]:
@@ -280,72 +286,57 @@ def _names(items: Iterable[Item]) -> str:
     return ", ".join(item.name for item in items)
 
 
-def _record(where: str, item: Item, structure: Any, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
-    if item.is_json:
-        return ItemRecord(value=item.value, is_value=True)
-    leaves = {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
-    return replace(_described(item, structure, spec, extra), leaves=leaves)
-
-
-def _described(item: Item, structure: Any, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> ItemRecord:
-    """What a manifest says of an item besides its leaves."""
-    if not item.is_graph:
-        return ItemRecord(structure=structure)
-    config, cls = _config(item, spec, extra)
-    return ItemRecord({}, structure, config, cls, versions_of(item))
-
-
-def _structures(where: str, items: list[Item], extra: tuple[Any, ...]) -> dict[str, Any]:
+def _structures(items: list[Item], extra: tuple[Any, ...]) -> dict[str, Any]:
     """The structure of each item that is not plain data; warns once of all that `load` cannot make again."""
-    written = {item.name: StructureWriter(item.value) for item in items if not item.is_json}
+    graphs = {item.name: item.graph or Graph.of(item.value) for item in items if not item.is_json}
+    written = {name: StructureWriter(graph) for name, graph in graphs.items()}
     known = Names(extra)
-    lines: list[str] = []
-    fix = ""
+    problems: list[tuple[str, Problem]] = []
     for name, found in written.items():
-        for problem in found.problems:
-            lines.append(f"{format_path((name, *problem.path))}: {problem.reason}")
-            fix = fix or problem.fix
-        for path, cls in found.local.items():
-            if known.find(cls) is MISSING:
-                lines.append(f"{format_path((name, *path))}: the class {cls} is defined in a function")
-                fix = fix or f"extra=[{cls.rpartition('.')[2]}]        # for dx.save, and for dx.load"
-    lines += _shared_lines(written)
+        unknown = [(link, cls) for link, cls in found.local if known.find(cls) is MISSING]
+        local = [Problem(link, f"the class {cls} is defined in a function", _extra(cls)) for link, cls in unknown]
+        problems += [(name, problem) for problem in (*found.problems, *local)]
+    fixes = (problem.fix for _, problem in problems if problem.fix)
+    lines = [problem.text(name) for name, problem in problems[:_SHOWN]]
+    rest = _shared_lines(graphs)
+    lines += rest[: _SHOWN - len(lines)]
+    left = len(problems) + len(rest) - len(lines)
     if lines:
-        shown = [*lines[:10], *([f"... and {len(lines) - 10} more"] if len(lines) > 10 else [])]
-        text = "\n  ".join(["without into=, dx.load cannot make these as they are:", *shown])
-        level = level_of_user(sys._getframe())
-        warnings.warn(f"{text}\n  fix: {fix or 'dx.load(path, into={...})'}", CheckpointWarning, stacklevel=level)
+        lines += [f"... and {left} more"] if left else []
+        text = "\n  ".join(["without into=, dx.load cannot make these as they are:", *lines])
+        fix = next(fixes, "dx.load(path, into={...})")
+        warnings.warn(f"{text}\n  fix: {fix}", CheckpointWarning, stacklevel=level_of_user(sys._getframe()))
     return {name: found.structure for name, found in written.items()}
 
 
-def _shared_lines(written: Mapping[str, StructureWriter]) -> list[str]:
+_SHOWN: Final = 10
+"""How many problems a warning lists."""
+
+
+def _extra(cls: str) -> str:
+    return f"extra=[{cls.rpartition('.')[2]}]        # for dx.save, and for dx.load"
+
+
+def _shared_lines(graphs: Mapping[str, Graph]) -> list[str]:
     """What to say of objects that several items hold: without a target, each item comes back with its own."""
     owners: dict[int, str] = {}
     shared: dict[tuple[str, str], str] = {}
-    for name, found in written.items():
-        for held in found.objects:
+    for name, graph in graphs.items():
+        for held in graph.objects:
             first = owners.setdefault(id(held), name)
             if first != name:
                 shared.setdefault((first, name), describe(held))
     return [f"{name}: it shares {what} with {first!r}, and a load makes two" for (first, name), what in shared.items()]
 
 
-def _config(item: Item, spec: Spec[Any] | None, extra: tuple[Any, ...]) -> tuple[dict[str, Any] | None, str]:
-    """The configuration and the class of the given spec, or of the record of the model, if it has a complete one."""
-    if spec is not None:
-        return to_config(spec, full=True, extra=extra), full_name(spec.target)
-    try:
-        return _config(item, spec_of(item.value), extra)
-    except DeclaxError:
-        return None, ""
+def _leaf_records(where: str, item: Item) -> dict[str, LeafRecord]:
+    return {text: _leaf_record(f"{where}, {text}", leaf) for text, leaf in item.leaves.items()}
 
 
 def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
-    kind, metadata = leaf.leaf_def or (None, None)
-    shown = {key: plain(value) for key, value in (metadata or {}).items()}
-    name = "" if kind is None else type_name(kind)
+    kind = "" if leaf.leaf_def is None else type_name(leaf.leaf_def[0])
     if _is_scalar(leaf):
-        return LeafRecord(leaf.path, value=leaf.value, depth=leaf.depth, kind=name, metadata=shown)
+        return LeafRecord(leaf.path, value=leaf.value, kind=kind)
     value = leaf.value
     check_storable(where, value)
     if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
@@ -355,7 +346,7 @@ def _leaf_record(where: str, leaf: Leaf) -> LeafRecord:
             got=describe(value),
             fix='dx.save(path, items, engine="orbax")        # each process writes its part',
         )
-    return LeafRecord(leaf.path, dtype_text(value), depth=leaf.depth, kind=name, metadata=shown)
+    return LeafRecord(leaf.path, dtype_text(value), kind=kind)
 
 
 def _is_scalar(leaf: Leaf) -> bool:

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import jax
+import numpy as np
 
 from declax.checkpoint import orbax_engine
+from declax.checkpoint.arrays import from_file, is_key, on_device
 from declax.checkpoint.file_arrays import FileArray
 from declax.checkpoint.files import OpenFile, naming
-from declax.checkpoint.items import Item, from_file, on_device, text_of
-from declax.checkpoint.manifest import NAME, Manifest, read_manifest
-from declax.checkpoint.matching import Stored, StoredLeaf
+from declax.checkpoint.items import Item, text_of
+from declax.checkpoint.manifest import NAME, Manifest, Stored, StoredLeaf, read_manifest
 from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.safetensors import tensors_in
 from declax.errors import CheckpointError
@@ -28,8 +29,8 @@ Likes = list[dict[str, Any]]
 """For each item, the values whose kinds and devices the arrays get, by text."""
 
 
-class Source(Protocol):
-    """A checkpoint that is being read.
+class OrbaxSource:
+    """A checkpoint of Orbax that is being read. It has no digests.
 
     Attributes:
       manifest: what it says of its items.
@@ -39,43 +40,25 @@ class Source(Protocol):
     manifest: Manifest
     stored: dict[str, Stored]
 
-    def fitted(
-        self, targets: list[Item], stored: Mapping[str, Stored], versions: Mapping[str, int]
-    ) -> dict[str, Stored]:
-        """The leaves under the texts and with the types of the targets."""
-        ...
-
-    def fetch(self, wanted: list[Stored], likes: Likes, progress: Progress | None) -> list[dict[str, Any]]:
-        """The values of leaves, as arrays like others."""
-        ...
-
-    def check(self) -> None:
-        """Raises if what was read is damaged."""
-        ...
-
-
-class OrbaxSource:
-    """A checkpoint of Orbax. It has no digests."""
-
-    manifest: Manifest
-    stored: dict[str, Stored]
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         self.manifest, self.stored = orbax_engine.read(path)
 
-    def fitted(
-        self, targets: list[Item], stored: Mapping[str, Stored], versions: Mapping[str, int]
-    ) -> dict[str, Stored]:
-        """See `Source`."""
-        return orbax_engine.fitted(str(Path(self._path)), targets, stored, versions)
+    def fitted(self, targets: list[Item], stored: Mapping[str, Stored]) -> dict[str, Stored]:
+        """The leaves under the texts and with the types of the targets."""
+        return orbax_engine.fitted(targets, stored)
 
     def fetch(self, wanted: list[Stored], likes: Likes, progress: Progress | None) -> list[dict[str, Any]]:
-        """See `Source`."""
+        """The values of leaves, as arrays like others."""
         return orbax_engine.fetch(self._path, wanted, likes, progress)
 
+    def read(self, leaves: Stored) -> dict[str, Any]:
+        """The values of leaves as arrays of numpy."""
+        values = self.fetch([leaves], [{}], None)[0]
+        return {text: value if is_key(value) else np.asarray(value) for text, value in values.items()}
+
     def check(self) -> None:
-        """Does nothing."""
+        """Does nothing: Orbax has read what it wanted."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,14 +94,12 @@ class FolderSource:
             self.check()  # a damaged file is the reason, if there is one
             raise
 
-    def fitted(
-        self, targets: list[Item], stored: Mapping[str, Stored], versions: Mapping[str, int]
-    ) -> dict[str, Stored]:
-        """See `Source`."""
+    def fitted(self, targets: list[Item], stored: Mapping[str, Stored]) -> dict[str, Stored]:
+        """As of `OrbaxSource`."""
         return dict(stored)
 
     def fetch(self, wanted: list[Stored], likes: Likes, progress: Progress | None) -> list[dict[str, Any]]:
-        """See `Source`."""
+        """As of `OrbaxSource`."""
         every = [leaf.content for leaves in wanted for leaf in leaves.values()]
         counter = Counter(progress, sum(getattr(content, "nbytes", 0) for content in every))
         made: list[dict[str, Any]] = []
@@ -129,6 +110,11 @@ class FolderSource:
                 counter.add(getattr(leaf.content, "nbytes", 0))
         jax.block_until_ready(made)  # type: ignore[no-untyped-call]  # of JAX
         return made
+
+    def read(self, leaves: Stored) -> dict[str, Any]:
+        """As of `OrbaxSource`."""
+        contents = {text: leaf.content for text, leaf in leaves.items()}
+        return {text: np.asarray(c) if isinstance(c, FileArray) else on_device(c, None) for text, c in contents.items()}
 
     def check(self) -> None:
         """Waits for the digests, and compares them with those of the manifest."""
@@ -151,7 +137,7 @@ _Files = dict[str, tuple[dict[str, FileArray], OpenFile]]
 def _open(folder: Path) -> tuple[Manifest, _Files]:
     """The manifest and its files; those of the new one if a writer replaces the checkpoint meanwhile."""
     if not (folder / NAME).exists() and orbax_engine.is_of_orbax(folder):
-        fix = f'dx.load({str(folder)!r}, into=..., engine="orbax")'
+        fix = f'dx.load({str(folder)!r}, engine="orbax")'
         raise CheckpointError(str(folder), "this is a checkpoint of Orbax", fix=fix)
     if not os.path.lexists(folder / NAME):
         raise _no_checkpoint(folder)

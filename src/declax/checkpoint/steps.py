@@ -16,9 +16,9 @@ from declax._sharding.declared import Shardings
 from declax._variables.placement import AxisRules
 from declax.checkpoint.loading import Restored, load
 from declax.checkpoint.orbax_store import OrbaxStore
-from declax.checkpoint.progress import Progress
+from declax.checkpoint.progress import Progress, check_progress
 from declax.checkpoint.saving import Engine, check_engine
-from declax.checkpoint.stores import FolderStore, Retention, Store
+from declax.checkpoint.stores import FolderStore, Retention, Step
 from declax.config.specs import Spec
 from declax.errors import CheckpointError
 
@@ -81,8 +81,7 @@ class Checkpoints:
         self._engine: Engine = engine
         self._retention = Retention(keep, best, best_mode)
         self._lock = threading.Lock()
-        kind = OrbaxStore if engine == "orbax" else FolderStore
-        self._store: Store = kind(folder, self._retention)
+        self._store = (OrbaxStore if engine == "orbax" else FolderStore)(folder, self._retention)
 
     def path(self, step: int) -> Path:
         """The folder of a step; with the engine of Orbax, a path of etils."""
@@ -142,6 +141,7 @@ class Checkpoints:
         if best is not None and best not in (metrics or {}):
             fix = f"checkpoints.save(step, items, metrics={{{best!r}: loss}})"
             raise CheckpointError(str(self.folder), f"the metric {best!r} is missing", fix=fix)
+        check_progress(str(self.folder), progress)
         with self._lock:
             self._store.claim()
             latest = self.latest
@@ -152,7 +152,7 @@ class Checkpoints:
                     expected=f"a step above {latest}",
                     fix=f"dx.Checkpoints(other_folder)        # or remove the steps from {step} on",
                 )
-            self._store.write(step, items, spec, metrics, extra, progress)
+            self._store.write(step, Step(items, spec, metrics, extra, progress))
         return True
 
     def load(

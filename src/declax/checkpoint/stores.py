@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from declax.checkpoint.files import after_commit, naming
 from declax.checkpoint.folders import Claim, make_folder, remove_folder, remove_rests
@@ -49,44 +49,14 @@ class Retention(NamedTuple):
         return {*latest} if best is None else {*latest, best}
 
 
-class Store(Protocol):
-    """The steps of a run in the format of an engine."""
+class Step(NamedTuple):
+    """What is saved of a step; the attributes are the arguments of `save`."""
 
-    def path(self, step: int) -> Any:
-        """The folder of a step."""
-        ...
-
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order."""
-        ...
-
-    def metrics(self) -> Metrics:
-        """The metrics of the steps that are complete."""
-        ...
-
-    def claim(self) -> None:
-        """Claims the right to write, where it is not claimed yet."""
-        ...
-
-    def write(
-        self,
-        step: int,
-        items: Mapping[str, Any],
-        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
-        metrics: Mapping[str, float] | None,
-        extra: Iterable[Any],
-        progress: Progress | None,
-    ) -> None:
-        """Saves a step, and removes those that do not stay."""
-        ...
-
-    def wait(self) -> None:
-        """Waits until all steps are on the disk."""
-        ...
-
-    def close(self) -> None:
-        """Waits, and gives the right to write back."""
-        ...
+    items: Mapping[str, Any]
+    spec: Spec[Any] | Mapping[str, Spec[Any]] | None
+    metrics: Mapping[str, float] | None
+    extra: Iterable[Any]
+    progress: Progress | None
 
 
 def other_engine(folder: object, engine: str) -> CheckpointError:
@@ -140,17 +110,16 @@ class FolderStore:
             self._claim = Claim(self._folder)
             remove_rests(self._folder, None)
 
-    def write(
-        self,
-        step: int,
-        items: Mapping[str, Any],
-        spec: Spec[Any] | Mapping[str, Spec[Any]] | None,
-        metrics: Mapping[str, float] | None,
-        extra: Iterable[Any],
-        progress: Progress | None,
-    ) -> None:
+    def write(self, step: int, saved: Step) -> None:
         """Saves a step, and then removes complete ones that do not stay."""
-        save(self.path(step), items, spec=spec, metrics=metrics, extra=extra, progress=progress)
+        save(
+            self.path(step),
+            saved.items,
+            spec=saved.spec,
+            metrics=saved.metrics,
+            extra=saved.extra,
+            progress=saved.progress,
+        )
         complete = self.metrics()
         for old in sorted(complete.keys() - self._retention.kept(complete)):
             with after_commit(self.path(step), f"step {old} cannot be removed"):

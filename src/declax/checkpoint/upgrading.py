@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from declax._classes.pytree import Pytree
-from declax._graph.nodes import walk_nodes
-from declax._typing import Path
-from declax.checkpoint.file_arrays import FileArray
-from declax.checkpoint.items import SCALARS, Item, text_of
-from declax.checkpoint.manifest import LeafRecord
-from declax.checkpoint.matching import Stored, StoredLeaf
+from declax._graph.nodes import path_of
+from declax.checkpoint.arrays import SCALARS, is_key
+from declax.checkpoint.items import text_of
+from declax.checkpoint.manifest import LeafRecord, Stored, StoredLeaf
+from declax.checkpoint.renaming import Renamed, key_of_text
 from declax.config._reading.part_readers import version_of
 from declax.errors import CheckpointError, describe, type_name
 
-
-def versions_of(item: Item) -> dict[str, int]:
-    """The version of the class of each node, where it is not 1."""
-    found = {text_of(item.name, path): version_of(type(node)) for path, node in nodes_of(item)}
-    return {text: version for text, version in found.items() if version != 1}
-
-
-def nodes_of(item: Item) -> list[tuple[Path, Any]]:
-    """The nodes of a graph, the outermost first."""
-    nodes = walk_nodes(item.value) if item.is_graph else ()
-    return sorted(((path, node) for path, node in nodes if isinstance(node, Pytree)), key=lambda pair: len(pair[0]))
-
-
-def needs_upgrade(item: Item, versions: Mapping[str, int]) -> str | None:
-    """The text of a node that has upgrades from the version in the checkpoint to that of its class, if there is one."""
-    for path, node in nodes_of(item):
-        text, cls = text_of(item.name, path), type(node)
-        if any(version in upgrades_of(cls) for version in range(versions.get(text, 1), version_of(cls))):
-            return text
-    return None
+Read = Callable[[Stored], Mapping[str, Any]]
+"""Reads leaves."""
 
 
 def upgrades_of(cls: type) -> Mapping[int, Callable[[dict[str, Any]], Any]]:
@@ -52,30 +32,49 @@ def upgrades_of(cls: type) -> Mapping[int, Callable[[dict[str, Any]], Any]]:
     return found
 
 
-def upgraded_leaves(where: str, item: Item, stored: Stored, versions: Mapping[str, int]) -> Stored:
+def upgraded_leaves(
+    where: str,
+    item: Renamed,
+    stored: Stored,
+    versions: Mapping[str, int],
+    read: Read,
+    changed: Callable[[Iterable[str], Iterable[str]], None] = lambda before, after: None,
+) -> Stored:
     """The leaves of an item in the layout of the current classes, by their `checkpoint_upgrades`.
+
+    Args:
+      where: the path of the checkpoint.
+      item: what has the classes.
+      stored: its leaves.
+      versions: the version of the class of a node in the checkpoint, where it is not 1, by text.
+      read: reads the leaves that an upgrade is given.
+      changed: gets the texts before and after each upgrade.
 
     Raises:
       CheckpointError: a newer version of a class wrote the checkpoint, or an upgrade fails.
     """
-    for path, node in nodes_of(item):
-        text, cls = text_of(item.name, path), type(node)
-        current, old = version_of(cls), versions.get(text, 1)
+    for link, cls in item.classes:
+        current = version_of(cls)
+        if current == 1 and not versions:
+            continue
+        text = text_of(item.name, path_of(link))
+        old = versions.get(text, 1)
         if old > current:
             problem = f"a newer version of {type_name(cls)} wrote this part of the checkpoint"
             raise CheckpointError(f"{where}, {text}", problem, expected=f"version {current}", got=f"version {old}")
         upgrades = upgrades_of(cls)
         for version in range(old, current):
             if version in upgrades:
-                stored = _upgraded(f"{where}, {text}", text, stored, upgrades[version], version)
+                before, stored = stored, _upgraded(f"{where}, {text}", text, stored, upgrades[version], version, read)
+                changed(before, stored)
     return stored
 
 
-def _upgraded(where: str, text: str, stored: Stored, upgrade: Any, version: int) -> Stored:
+def _upgraded(where: str, text: str, stored: Stored, upgrade: Any, version: int, read: Read) -> Stored:
     """The leaves after one upgrade, a function of the arrays below a node by the rest of their paths."""
     prefix = f"{text}."
     inside = {key[len(prefix) :]: leaf for key, leaf in stored.items() if key.startswith(prefix)}
-    given = {key: _value_of(leaf.content) for key, leaf in inside.items()}
+    given = read(inside)
     try:
         found = upgrade(dict(given))
     except Exception as error:
@@ -86,16 +85,13 @@ def _upgraded(where: str, text: str, stored: Stored, upgrade: Any, version: int)
             where, f"checkpoint_upgrades[{version}] must return a dict of arrays", got=describe(found)
         )
     kept = {key: leaf for key, leaf in stored.items() if not key.startswith(prefix)}
-    by_content = {id(given[key]): leaf.record for key, leaf in inside.items()}
-    return {**kept, **{prefix + key: _new_leaf(value, by_content.get(id(value))) for key, value in found.items()}}
+    same = {id(given[key]): leaf for key, leaf in inside.items()}  # perhaps under another name, and read again later
+    for key, value in found.items():
+        kept[prefix + key] = same.get(id(value)) or _new_leaf((*text.split(".")[1:], *key.split(".")), value)
+    return kept
 
 
-def _value_of(content: Any) -> Any:
-    return np.asarray(content) if isinstance(content, FileArray) else content
-
-
-def _new_leaf(value: Any, record: LeafRecord | None) -> StoredLeaf:
-    if record is not None:
-        return StoredLeaf(record, value)  # the same array under another name
-    content = value if isinstance(value, SCALARS) else np.asarray(value)
-    return StoredLeaf(LeafRecord((), "" if isinstance(content, SCALARS) else str(content.dtype)), content)
+def _new_leaf(keys: tuple[str, ...], value: Any) -> StoredLeaf:
+    content = value if isinstance(value, SCALARS) or (hasattr(value, "dtype") and is_key(value)) else np.asarray(value)
+    dtype = "" if isinstance(content, SCALARS) else str(content.dtype)
+    return StoredLeaf(LeafRecord(tuple(map(key_of_text, keys)), dtype), content)

@@ -13,14 +13,19 @@ from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, FrozenSet, Ref, SpecData, positions
 from declax.config._declared import computed_arguments
 from declax.config._reading.catalog import catalog_for
+from declax.config._reading.limits import CheckedReader
 from declax.config._reading.parameters import RNGS, Parameters, target_name
-from declax.config._reading.readers import INVALID, CheckedReader, Context, Reader
+from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, MissingRngsError, with_article
-from declax.training._transformation import Description, describe_by, is_transformation
+from declax.training._transformation import Description, check_masks, describe_by, is_transformation
 
 PATH_ATTRIBUTE: Final = "config_path"
+MASK: Final = """mask=dx.spec(dx.mask_by, {})
+mask = {{ kind = "mask_by", only = {{ kind = "PathContains", key = "kernel" }} }}   # in a file
+dx.from_config(..., extra=[dx.mask_by, dx.PathContains])   # which reads it"""
+"""How a mask is written in a Spec, with a place for its filter, and in a file."""
 
 
 class SpecVisitor:
@@ -107,6 +112,8 @@ class Builder(SpecVisitor):
             return Expression(Call(spec.target, tuple(args), named))
         try:
             made = spec.target(*args, **named)
+            if is_transformation(made):
+                check_masks(parameters.name, made, MASK)
         except Exception as error:
             if isinstance(error, MissingRngsError) and self.rngs is None:
                 raise self._without_rngs(parameters, path, f"{error.where} draws random keys") from None

@@ -22,7 +22,7 @@ from declax._fields.snapshots import FrozenDict as FrozenDict
 from declax._fields.snapshots import FrozenList as FrozenList
 from declax._fields.snapshots import FrozenSet as FrozenSet
 from declax._fields.snapshots import portable
-from declax._typing import MISSING
+from declax._typing import MISSING, Replacing
 from declax._variables.metadata import Metadata
 from declax._variables.variable import Variable
 from declax.config._reading.parameters import (
@@ -57,7 +57,7 @@ def key_like(frozen: FrozenDict[Any], key: str) -> str | int | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class Ref:
+class Ref(Replacing):
     """Refers to the object that is built at another place of the same spec.
 
     Two equal specs build two objects. To have one object in two places, write a spec in one and a Ref in the other.
@@ -361,7 +361,9 @@ class _Freezing:
                 self._where(path),
                 "the keys of a dict in a spec must be strings or ints",
                 got=describe(wrong[0]),
-                fix="a list of pairs, which the class converts to a dict",
+                fix='{"**": ...}        # the pattern of all paths, in place of the key ...'
+                if ... in wrong
+                else "dx.spec(make, ...)        # of a function that makes the dict",
             )
 
     def _opaque(self, value: Any, path: Path) -> Any:

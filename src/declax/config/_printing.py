@@ -107,13 +107,17 @@ def _dtype_text(value: Any) -> str:
 
 
 def tree_text(spec: SpecData, label: str = "", indent: str = "") -> str:
-    """The parts of a spec, one line each with its arguments; declared parts are evaluated, except those of methods."""
+    """The parts of a spec, one line each with its arguments; declared parts are evaluated, except those of methods.
+
+    Private names are shown where they hold data, which is in the model.
+    """
     if isinstance(spec.target, DeclaredPart):
         overrides = f" with {spec!r}" if spec.arguments else ""
         return f"{indent}{label}{spec.target!r}{overrides} (unevaluated)"
     scope = ClassBodyScope(spec)
     plain = {name: scope.value(value) for name, value in spec.arguments.items()}
-    found = {**{name: scope.read(name) for name in scope.parts}, **plain}
+    shown_parts = [name for name, part in scope.parts.items() if not name.startswith("_") or makes_data(part)]
+    found = {**{name: scope.read(name) for name in shown_parts}, **plain}
     shown = {name: value for name, value in plain.items() if not _parts_in(value)}
     head = call_text(target_name(spec.target), (), {n: value_text(v) for n, v in shown.items()})
     lines = [f"{indent}{label}{head}"]

@@ -26,8 +26,8 @@ from declax.config._reading.readers import TUPLE, Context, DtypeReader, Reader, 
 from declax.config._refs import where
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
-from declax.errors import ConfigError, describe, type_name
-from declax.initializers import NamedInitializer
+from declax.errors import ConfigError, describe, shortened, type_name
+from declax.initializers import NamedInitializer, _is_default
 from declax.training._transformation import is_transformation
 
 _ATOMS: Final = (type(None), bool, int, float, str)
@@ -136,8 +136,7 @@ class DataWriter:
         found = {}
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
-            is_default = setting is default or setting == default
-            if not is_default or (self.is_full and (setting is not None or self.has_null)):
+            if not _is_default(setting, default) or (self.is_full and (setting is not None or self.has_null)):
                 found[name] = self.value(freeze(setting), call.readers[name], (*path, name))
         return {KIND: value.name, **found} if found else value.name
 
@@ -186,16 +185,11 @@ def _check_read_back(spec: SpecData, data: dict[str, Any], catalog: Catalog) -> 
         raise ConfigError(
             where(spec, path),
             "the written data would be read back as another value",
-            expected=_short_text(new),
-            got=_short_text(old),
+            expected=shortened(value_text(new), 60),
+            got=shortened(value_text(old), 60),
             why="data has strings, numbers, lists and tables only, and the annotation decides their meaning",
             fix="an annotation that allows only one of the two",
         )
-
-
-def _short_text(value: Any) -> str:
-    text = value_text(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _first_difference(old: Any, new: Any, path: Path = ()) -> tuple[Path, Any, Any]:

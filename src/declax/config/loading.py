@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
@@ -17,14 +16,17 @@ from declax._classes.pytree import Pytree
 from declax._classes.records import record_of, refuse_own_init
 from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
+from declax._fields.class_info import maker_of
 from declax._fields.overrides import override_of
 from declax._fields.specifiers import is_init_var
-from declax._graph.iteration import find_duplicates
+from declax._graph.differences import Differing
+from declax._graph.nodes import children_of
 from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
 from declax._typing import MISSING
 from declax._variables.variable import Variable
 from declax.config._building import Builder, checked_refs
+from declax.config._conforming import changes_of, models_in
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._files.documents import Document, noting_place
 from declax.config._files.formatting import format_json, format_toml, format_yaml
@@ -39,7 +41,6 @@ from declax.config.problems import did_you_mean, path_text
 from declax.config.specs import Spec
 from declax.errors import ConfigError, DepthError, describe, type_name
 from declax.training._transformation import description_of, is_transformation
-from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
 
@@ -236,7 +237,9 @@ def spec_of(model: M, /) -> Spec[M]:
     """Describes a model by a spec: the arguments of its constructors.
 
     Each argument is read from the attribute of the same name, and an InitVar (such as an initializer) from the record
-    of constructor arguments. Values of Variables are ignored. A shared part is a `Ref` in its second place.
+    of constructor arguments. A shared part is a `Ref` in its second place. The Spec is built, abstractly, and the
+    structure of the result is compared with that of the model. Values and dtypes of arrays, the modes of `train` and
+    `eval`, random streams, caches, recorded values and shardings are not part of a Spec, and may differ.
 
     Args:
       model: a model, or an instance of any dataclass.
@@ -247,8 +250,8 @@ def spec_of(model: M, /) -> Spec[M]:
 
     Raises:
       ConfigError: an argument is neither an attribute nor in the record (an object from `merge`, `jax.tree.map` or a
-        transform has no record), an argument is an array, a part without an annotation was assigned after construction,
-        or the model shares a Variable or part and building the spec would not.
+        transform has no record), an argument is an array, or building the spec makes another structure, since a part,
+        a static value, a Variable or what they share was changed after construction and no argument says it.
       DepthError: the model is nested more than 100 levels deep.
 
     >>> import declax as dx
@@ -260,44 +263,62 @@ def spec_of(model: M, /) -> Spec[M]:
         raise ConfigError(
             "spec_of", "not a model", expected="a Module, or an instance of a dataclass", got=describe(model)
         )
-    extractor = _SpecExtractor(model)
-    found: Spec[M] = extractor.value(model, ())
-    if isinstance(model, Pytree):
-        _check_ties(model, found, extractor)
+    spec = described(model)
+    changes = _changes_of(model, spec)
+    if changes:
+        spec = _SpecExtractor(model, [held for one in changes for held in _along(model, one.path)]).value(model, ())
+        _refuse(type_name(type(model)), _changes_of(model, spec))
+    return spec
+
+
+def described(model: M) -> Spec[M]:
+    """As `spec_of`, but nobody checks that the Spec makes the structure that the model has."""
+    found: Spec[M] = _SpecExtractor(model).value(model, ())
     return found
 
 
-def _check_ties(model: Pytree, spec: Spec[Any], extractor: _SpecExtractor) -> None:
-    """Raises if the model shares an object between places, and a model built from the spec would not."""
-    ties = [(paths, value) for paths, value in _ties(model) if extractor.counts[id(value)] < len(paths)]
-    if not ties:
-        return
+def _changes_of(model: Any, spec: Spec[Any]) -> list[Differing]:
+    """How the structure of a model differs from what a Spec makes."""
     try:
-        built = [set(paths) for paths, _ in _ties(eval_shape(lambda: spec.build(rngs=Rngs(0)), graph=True))]
-    except Exception:  # noqa: BLE001  # a constructor may raise anything; nothing is tied then
-        built = []
-    for paths, value in ties:
-        if not any(known.issuperset(paths) for known in built):
-            first, second = (path_text(path) for path in paths[:2])
-            raise ConfigError(
-                f"{extractor.name}.{second}",
-                f"this is the same object as {first}, but building the spec would make two objects",
-                got=describe(value),
-                why="a Ref can share a part, not an attribute inside a part",
-                fix=f"tie {first} and {second} in __init__ or __post_init__, so that building ties them",
-            )
+        return list(changes_of(models_in(model), lambda: models_in(spec.build(rngs=Rngs(0)))))
+    except Exception as error:
+        raise ConfigError(
+            type_name(type(model)),
+            "the Spec of this object cannot be built, so that nothing says whether it describes the object",
+            got=f"{type(error).__name__}: {error}",
+            fix="the Spec that built the object, in place of spec_of",
+        ) from error
 
 
-def _ties(model: Any) -> list[tuple[list[tuple[Any, ...]], Any]]:
-    """The parts and Variables that a model holds in several places, with all their paths."""
-    values: list[Any] = []
+def _along(model: Any, path: KeyPath) -> Iterator[Any]:
+    """The objects on the way to a place in a model."""
+    held = models_in(model)
+    for key in path:
+        held = dict(children_of(held)).get(key)
+        yield held
 
-    def is_shared(path: tuple[Any, ...], value: Any) -> bool:
-        is_object = isinstance(value, (Pytree, Variable))
-        values.extend([value] if is_object else [])
-        return is_object
 
-    return list(zip(find_duplicates(model, only=is_shared), values, strict=True))
+def _refuse(name: str, changes: list[Differing]) -> None:
+    """Raises for the first change, if there is one."""
+    if not changes:
+        return
+    found = changes[0]
+    where = f"{name}.{path_text(found.path)}" if found.path else name
+    if found.is_tie:
+        raise ConfigError(
+            where,
+            f"this is {found.after}, but building the spec would make two objects",
+            why="a Ref can share a part, not an attribute inside a part",
+            fix=f"tie {path_text(found.path)} in __init__ or __post_init__, so that building ties it",
+        )
+    raise ConfigError(
+        where,
+        "the structure of this object differs from what its Spec makes",
+        expected=str(found.before),
+        got=str(found.after),
+        why="a Spec has the arguments of constructors, and this was changed since then",
+        fix='dx.save(path, {"model": model})        # keeps the model as it is',
+    )
 
 
 _VALUES: Final = (bool, int, float, complex, str, bytes, type(None))
@@ -306,10 +327,10 @@ _VALUES: Final = (bool, int, float, complex, str, bytes, type(None))
 class _SpecExtractor:
     """Makes the spec of a model; an object in two places becomes a Ref."""
 
-    def __init__(self, root: object) -> None:
+    def __init__(self, root: object, changed: Iterable[Any] = ()) -> None:
         self.name = type_name(type(root))
+        self._changed = set(map(id, changed))  # what is described, also where the constructor made it
         self._seen: dict[int, KeyPath] = {}
-        self.counts: dict[int, int] = collections.defaultdict(int)  # of the places of a part, as a spec or a Ref
         self._kept: list[object] = []
 
     def value(self, value: Any, path: KeyPath, reader: Reader | None = None) -> Any:
@@ -321,7 +342,6 @@ class _SpecExtractor:
             raise DepthError(where, f"a model is nested more than {MAX_DEPTH} levels deep for a spec")
         is_part = isinstance(value, Pytree) and not isinstance(value, Variable)
         if is_part or type(value) in (list, dict):
-            self.counts[id(value)] += 1
             first = self._seen.setdefault(id(value), path)
             if first is not path:
                 if path[: len(first)] != first:
@@ -369,7 +389,7 @@ class _SpecExtractor:
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         fields = getattr(type(model), "__dataclass_fields__", {})
-        known = None
+        known: dict[str, Any] | None = None
         where = f"{self.name}.{path_text(path)}" if path else self.name
         held = [field.name for field in dataclasses.fields(type(model)) if field.init] if fields else []
         if any(name != RNGS for name in (*held, *filter(lambda name: is_init_var(fields[name]), fields))):
@@ -377,7 +397,10 @@ class _SpecExtractor:
             refuse_own_init(type(model), "spec_of", ConfigError, where, fix)
         if fields and isinstance(model, Pytree):
             refuse_loss(model, "spec_of", ConfigError, where)
-            known = call_now(model).kwargs
+            known = dict(call_now(model).kwargs)
+            for part in maker_of(type(model)).defaults:
+                held_part = getattr(model, part.name, None)
+                known |= {part.name: held_part} if id(held_part) in self._changed else {}
         record = record_of(model)
         if record is not None and not record.policy.is_empty:
             raise ConfigError(

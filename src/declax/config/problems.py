@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-from declax.errors import ConfigError, suggest
+from declax.errors import ConfigError, labelled, suggest
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -82,13 +82,8 @@ class Problem:
     def __str__(self) -> str:
         place = str(self.place)
         head = f"  {place} {path_text(self.path)}" if place else f"  {path_text(self.path)}"
-        lines = [f"{head}: {self.message}"]
-        lines += [
-            f"    {label + ':':<9} {text}"
-            for label, text in (("expected", self.expected), ("got", self.got), ("fix", self.hint))
-            if text is not None
-        ]
-        return "\n".join(lines)
+        parts = {"expected": self.expected, "got": self.got, "fix": self.hint}
+        return "\n".join([f"{head}: {self.message}", *labelled(parts, "    ")])
 
 
 class Report:

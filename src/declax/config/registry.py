@@ -199,7 +199,13 @@ DTYPES: Final[Mapping[str, Any]] = MappingProxyType(
 
 @functools.cache
 def transformations() -> Mapping[str, Callable[..., Any]]:
-    """The functions of optax that return a `GradientTransformation`, by name; loads optax."""
+    """The functions of optax that return a `GradientTransformation`, by name, and that data can call; loads optax."""
+    return MappingProxyType(_callable_by_data(named_transformations()))
+
+
+@functools.cache
+def named_transformations() -> Mapping[str, Callable[..., Any]]:
+    """As `transformations`, also those that need a function, such as `optax.masked`."""
     import optax
 
     found = _returning(optax.GradientTransformation, optax.GradientTransformationExtraArgs)
@@ -208,21 +214,34 @@ def transformations() -> Mapping[str, Callable[..., Any]]:
 
 @functools.cache
 def schedules() -> Mapping[str, Callable[..., Any]]:
-    """The functions of optax that return a schedule, by name; loads optax."""
+    """The functions of optax that return a schedule, by name, and that data can call; loads optax."""
     import optax
 
-    return MappingProxyType(_returning(optax.Schedule))
+    return MappingProxyType(_callable_by_data(_returning(optax.Schedule)))
 
 
 def _returning(*annotations: Any) -> dict[str, Callable[..., Any]]:
-    """The public functions of optax that return one of some types, and that data can call."""
-    found = {}
-    for name, function in vars(sys.modules["optax"]).items():
-        inner = getattr(function, "func", function)  # of a partial
-        if inspect.isfunction(inner) and inner.__annotations__.get("return") in annotations:
-            if not name.startswith("_") and not any(map(_needs_function, parameters_of(inner))):
-                found[name] = function
-    return found
+    """The public functions of optax that return one of some types."""
+    return {
+        name: function
+        for name, function in vars(sys.modules["optax"]).items()
+        if inspect.isfunction(inner := _inner(function))
+        and inner.__annotations__.get("return") in annotations
+        and not name.startswith("_")
+    }
+
+
+def _inner(function: Any) -> Any:
+    """The function that a partial calls."""
+    return getattr(function, "func", function)
+
+
+def _callable_by_data(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    return {
+        name: function
+        for name, function in functions.items()
+        if isinstance(function, type) or not any(map(_needs_function, parameters_of(_inner(function))))
+    }
 
 
 def _needs_function(parameter: Parameter) -> bool:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from declax._fields.specifiers import multiple_of
 from declax._typing import MISSING
 from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
@@ -36,7 +37,7 @@ def json_schema(cls: Any, /, *, extra: Iterable[Any] = ()) -> Schema:
     Returns:
       The schema, as plain data. Parts are ``oneOf`` the allowed classes, each identified by its tag; fields have
       their types, ranges, choices and defaults, and as description their help: the entry in the docstring of the
-      class, or the docstring below the field.
+      class, or the docstring below the field. That a field is a multiple of another one stands there too.
 
     Raises:
       ConfigError: no configuration can describe `cls`.
@@ -126,7 +127,10 @@ class Schemas:
 
     def _parameter(self, parameter: Parameter, reader: Reader) -> Schema:
         found = reader.schema(self)
-        notes: Schema = {"description": parameter.help} if parameter.help else {}
+        factor = multiple_of(parameter.notes)  # a schema cannot compare two fields: the text says it
+        relation = f"a multiple of {factor}" if isinstance(factor, str) else ""
+        text = "; ".join(filter(None, (parameter.help, relation)))
+        notes: Schema = {"description": text} if text else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
                 notes["default"] = self.data(parameter.make_default(), reader)

@@ -6,14 +6,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Row, Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs, RngStream
 from declax._sharding.memory import DeviceBytes, Shardings, bytes_per_device
-from declax._tree.rendering import bytes_text, shapes_text
+from declax._text.arrays import bytes_text, shapes_text
+from declax._typing import Replacing
 from declax._variables.placement import AnyMesh
 from declax.config._building import Builder, check
+from declax.config._checkers import Explicit, Function, Unchecked
+from declax.config._conforming import models_in
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
 from declax.config._printing import canonical_text, tree_text, value_text
@@ -25,11 +27,12 @@ from declax.errors import ConfigError, describe
 from declax.transforms.abstract import eval_shape
 
 M = TypeVar("M")
+K = TypeVar("K", bound=Explicit)
 M_co = TypeVar("M_co", covariant=True)
 P = ParamSpec("P")
 
 
-class Spec(SpecData, Generic[M_co]):
+class Spec(SpecData, Replacing, Generic[M_co]):
     """A description of a constructor call: immutable, hashable, compared by value.
 
     Arguments are values, lists, dicts and other specs, which are built first. Two equal specs build two objects. To
@@ -169,7 +172,7 @@ class Spec(SpecData, Generic[M_co]):
         (16781312, (2, 4096))
         """
         check(self)
-        built = eval_shape(lambda: _models_in(Builder(self, Rngs(0)).run()), graph=True)
+        built = eval_shape(lambda: models_in(Builder(self, Rngs(0)).run()), graph=True)
         rows = summary_of(built).rows
         devices = None if mesh is None else bytes_per_device(built, mesh, tx=tx, shardings=shardings)
         if not (inputs or named_inputs):
@@ -194,13 +197,19 @@ class Spec(SpecData, Generic[M_co]):
 SpecData.public = Spec
 
 
+# What requires `rngs`, which `build` takes, comes last: its arguments are not checked.
+# Editors do not offer a keyword for what begins with an underscore.
 @overload
 def spec(target: Callable[P, M], /, *args: P.args, **kwargs: P.kwargs) -> Spec[M]: ...
 @overload
 def spec(  # type: ignore[overload-cannot-match]  # it matches if parts are specs or rngs are missing
-    target: Callable[..., M], /, *args: Any, **kwargs: Any
+    target: Unchecked[..., M], /, *args: Any, **_kwargs: Any
 ) -> Spec[M]: ...
-def spec(target: Callable[..., M], /, *args: Any, **kwargs: Any) -> Spec[M]:
+@overload
+def spec(target: type[K], /, *args: Any, **_kwargs: Any) -> Spec[K]: ...
+@overload
+def spec(target: Function, /, *args: Any, **_kwargs: Any) -> Spec[Any]: ...
+def spec(target: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Describes a call of a class or function, which `Spec.build` makes later.
 
     Args:
@@ -267,10 +276,3 @@ class SpecSummary(Summary):
         if self.devices is not None:
             lines += ["", str(self.devices)]
         return "\n".join(lines)
-
-
-def _models_in(made: Any) -> Any:
-    """A model, or those in the fields of a plain dataclass."""
-    if isinstance(made, Pytree):
-        return made
-    return {name: value for name, value in vars(made).items() if isinstance(value, Pytree)}

@@ -20,14 +20,13 @@ from mypy.types import (
     Type,
     TypeAliasType,
     TypedDictType,
-    TypeOfAny,
     UnionType,
     get_proper_type,
 )
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.declared import RNGS
-from declax.mypy_plugin.expressions import fullname_of, nodes_in_module
+from declax.mypy_plugin.declared import RNGS, depend_on
+from declax.mypy_plugin.expressions import ANY, fullname_of, nodes_in_module
 from declax.mypy_plugin.reporting import Reporter, outside_of_trials, suggest, text_of
 from declax.mypy_plugin.statuses import MAX_OPEN, is_container
 
@@ -41,7 +40,7 @@ class Wider:
     """
 
     def __init__(self, api: Any, of: Callable[[Type], Type] | None = None) -> None:
-        self._api = api
+        self.api = api
         self._of = of
         self._open: list[Type] = []
 
@@ -50,7 +49,7 @@ class Wider:
         if not isinstance(typ, TypeAliasType) or not typ.is_recursive:
             return self._wider(get_proper_type(typ))
         if typ in self._open or len(self._open) > MAX_OPEN:
-            return AnyType(TypeOfAny.special_form)
+            return ANY
         self._open.append(typ)
         try:
             return self._wider(get_proper_type(typ))
@@ -64,25 +63,27 @@ class Wider:
             return UnionType.make_union([self(item) for item in typ.items])
         if isinstance(typ, TypedDictType):
             is_plain = all(self(item) == get_proper_type(item) for item in typ.items.values())
-            return typ if is_plain else AnyType(TypeOfAny.special_form)  # mypy reads the types of keys from the class
+            return typ if is_plain else ANY  # mypy reads the types of keys from the class
         if isinstance(typ, TupleType):
             items = [self(item) for item in typ.items]
-            return UnionType([typ.copy_modified(items=items), self._sequence(UnionType.make_union(items))])
+            is_named = typ.partial_fallback.type.fullname != "builtins.tuple"
+            whole = self._of(typ) if is_named else typ.copy_modified(items=items)
+            return UnionType([whole, self._sequence(UnionType.make_union(items))])
         if isinstance(typ, Instance) and is_container(typ.type) and typ.args:
             args = [self(arg) for arg in typ.args]
             if typ.type.has_base("typing.Mapping"):
                 return typ.copy_modified(args=args)
             if typ.type.has_base("typing.AbstractSet"):
-                found = self._api.named_generic_type("typing.AbstractSet", args)
+                found = self.api.named_generic_type("typing.AbstractSet", args)
                 return UnionType([self._sequence(args[0]), found])
             if not isinstance(args[0], AnyType):
                 return self._sequence(args[0])
-            table = self._api.named_generic_type("typing.Mapping", [self._api.named_type("builtins.str"), args[0]])
+            table = self.api.named_generic_type("typing.Mapping", [self.api.named_type("builtins.str"), args[0]])
             return UnionType([self._sequence(args[0]), table])  # a table overrides all elements of a dx.repeat
         return typ if isinstance(typ, Instance) and typ.type.module_name == "builtins" else self._of(typ)
 
     def _sequence(self, item: Type) -> Type:
-        found: Type = self._api.named_generic_type("typing.Sequence", [item])
+        found: Type = self.api.named_generic_type("typing.Sequence", [item])
         return found
 
 
@@ -109,6 +110,7 @@ def signature_of_class(typ: Type, wider: Wider) -> CallableType | None:
     typ = get_proper_type(typ)
     if not isinstance(typ, Instance) or not typ.type.has_base(names.PYTREE) or typ.type.fallback_to_any:
         return None
+    depend_on(typ.type, wider.api)
     init = typ.type.get_method("__init__")
     found = None if init is None else get_proper_type(init.type)
     if not isinstance(found, CallableType):
@@ -179,11 +181,11 @@ def entries_of(expr: Expression | None, api: Any) -> dict[str, Expression] | Non
 
 
 def _value_of(var: Var, api: Any) -> Expression | None:
-    """The value of a name that is assigned once and used only as ``**name`` or as a configuration."""
+    """The value of a name that is assigned once and used only as ``**name``, or by functions that only read a dict."""
     values = [found for found in nodes_in_module(api, AssignmentStmt) if _is(found.lvalues[0], var)]
     uses = sum(found.node is var for found in nodes_in_module(api, NameExpr))
     read = sum(
-        _is(arg, var) and (kind is ArgKind.ARG_STAR2 or fullname_of(call.callee) in names.CONFIG_READERS)
+        _is(arg, var) and (kind is ArgKind.ARG_STAR2 or fullname_of(call.callee) in names.DICT_READERS)
         for call in nodes_in_module(api, CallExpr)
         for arg, kind, _ in arguments_in(call)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import zlib
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
@@ -12,9 +14,11 @@ from mypy.fixup import TypeFixer
 from mypy.maptype import map_instance_to_supertype
 from mypy.nodes import (
     GDEF,
+    MDEF,
     AssignmentStmt,
     CallExpr,
     ClassDef,
+    Decorator,
     Expression,
     FloatExpr,
     IntExpr,
@@ -23,21 +27,21 @@ from mypy.nodes import (
     Node,
     RefExpr,
     StrExpr,
+    SymbolTableNode,
     TempNode,
     TypeInfo,
     UnaryExpr,
     Var,
 )
 from mypy.plugin import ClassDefContext
-from mypy.types import Instance, ProperType, Type, UnboundType, deserialize_type, get_proper_type
+from mypy.server.trigger import make_wildcard_trigger
+from mypy.types import Instance, LiteralType, ProperType, Type, UnboundType, deserialize_type, get_proper_type
 from mypy.typevars import fill_typevars
 
 from declax.mypy_plugin import names
 from declax.mypy_plugin.expressions import arguments_of, assigned_names, literal, own_fields, walk
 from declax.mypy_plugin.statuses import describes_behaviour, status_of
-
-_KEY: Final = "declax"
-"""The key of the plugin in the metadata of a class."""
+from declax.mypy_plugin.terms import specifier_of, terms_in
 
 RNGS: Final = "rngs"
 """The parameter for random streams."""
@@ -59,8 +63,61 @@ def note_declaration(ctx: ClassDefContext) -> None:
         }
         for name, found in own_fields(ctx.cls)
     ]
-    sown = sorted(set(sown_in(walk(ctx.cls.defs))))
-    ctx.cls.info.metadata[_KEY] = {"fields": declared, "sown": sown, "made": list(_made_in(ctx.cls))}
+    terms, made, sown = terms_in(ctx.cls), list(_made_in(ctx.cls)), sorted(set(sown_in(walk(ctx.cls.defs))))
+    _note_parts(ctx.cls.info, terms)
+    ctx.cls.info.metadata[names.METADATA] = {"fields": declared, "sown": sown, "made": made, "terms": terms}
+    if _has_triggers(ctx.api):
+        _note_digest(ctx)
+
+
+# --- what the daemon checks again after a change ---------------------------------------------------------
+
+_DIGEST: Final = "__declax_digest__"
+"""The attribute of a class whose type changes with its declaration, so that mypy sees the change."""
+
+
+def _has_triggers(api: Any) -> bool:
+    return bool(api.options.fine_grained_incremental or api.options.cache_fine_grained)
+
+
+def _note_digest(ctx: ClassDefContext) -> None:
+    """Gives a class its digest, with those of its bases and of the classes of its parts."""
+    info = ctx.cls.info
+    made = [entry["class"] for entry in info.metadata[names.METADATA]["made"] if "class" in entry]
+    parts = map(ctx.api.lookup_fully_qualified_or_none, made)
+    others = [*info.mro[1:], *(part.node for part in parts if part is not None and isinstance(part.node, TypeInfo))]
+    for other in others:
+        ctx.api.add_plugin_dependency(make_wildcard_trigger(other.fullname))
+    fields = [{**field, "line": 0, "column": 0} for field in info.metadata["dataclass"]["attributes"]]
+    said = [fields, info.metadata["dataclass"]["frozen"], info.metadata[names.METADATA], *map(_digest_of, others)]
+    digest = LiteralType(zlib.crc32(json.dumps(said).encode()), ctx.api.named_type("builtins.int", []))
+    var = Var(_DIGEST, digest)
+    var.info = info
+    var._fullname = f"{info.fullname}.{_DIGEST}"
+    info.names[_DIGEST] = SymbolTableNode(MDEF, var, plugin_generated=True)
+
+
+def _digest_of(info: TypeInfo) -> int | None:
+    found = info.names.get(_DIGEST)
+    digest = found.node.type if found is not None and isinstance(found.node, Var) else None
+    return digest.value if isinstance(digest, LiteralType) and isinstance(digest.value, int) else None
+
+
+def depend_on(info: TypeInfo, api: Any) -> None:
+    """Makes the daemon check what is checked now again, when the declaration of a class changes."""
+    if _has_triggers(api):
+        target = api.tscope.current_target()
+        for base in info.mro:
+            api.tree.plugin_deps.setdefault(make_wildcard_trigger(base.fullname), set()).add(target)
+
+
+def _note_parts(info: TypeInfo, terms: Iterable[str]) -> None:
+    """Makes the parts without annotations attributes of instances: functions among them are no methods."""
+    for symbol in filter(None, map(info.names.get, terms)):
+        if isinstance(symbol.node, Decorator):
+            symbol.node.var.is_initialized_in_class = False
+        elif isinstance(symbol.node, Var) and symbol.node.is_inferred:
+            symbol.node.is_initialized_in_class = False
 
 
 def _default_of(value: Expression) -> Expression | None:
@@ -103,33 +160,22 @@ def _name_of_flag(when: Expression) -> str | None:
     """The name of a field in a condition that is nothing else: ``use_bias`` or ``Base.use_bias``."""
     if isinstance(when, NameExpr) and when.kind != GDEF:
         return when.name if flag_of(when) is None else None
-    is_of_class = (
-        isinstance(when, MemberExpr) and isinstance(when.expr, RefExpr) and isinstance(when.expr.node, TypeInfo)
-    )
-    return when.name if isinstance(when, MemberExpr) and is_of_class else None
+    owner = when.expr.node if isinstance(when, MemberExpr) and isinstance(when.expr, RefExpr) else None
+    return when.name if isinstance(when, MemberExpr) and isinstance(owner, TypeInfo) else None
 
 
 def sown_in(nodes: Iterator[Node] | list[CallExpr]) -> Iterator[str]:
     """The names in calls of ``sow`` and ``perturb``; `ANY_NAME` for a computed name."""
     for node in nodes:
-        if (
-            isinstance(node, CallExpr)
-            and isinstance(node.callee, MemberExpr)
-            and node.callee.name in ("sow", "perturb")
-        ):
+        callee = node.callee if isinstance(node, CallExpr) else None
+        if isinstance(node, CallExpr) and isinstance(callee, MemberExpr) and callee.name in ("sow", "perturb"):
             named = [arg.value for arg in node.args[:2] if isinstance(arg, StrExpr)]
             yield named[-1] if named else ANY_NAME
 
 
 def sown_by(info: TypeInfo) -> set[str]:
     """The names that the methods of a class pass to ``sow`` and ``perturb``; see `sown_in`."""
-    return {name for base in info.mro for name in base.metadata.get(_KEY, {}).get("sown", ())}
-
-
-def specifier_of(value: Expression) -> str | None:
-    """The specifier that an expression calls; None for other expressions."""
-    is_named = isinstance(value, CallExpr) and isinstance(value.callee, RefExpr)
-    return names.SPECIFIERS.get(value.callee.fullname) if is_named else None  # type: ignore[attr-defined]  # a call of a name
+    return {name for base in info.mro for name in base.metadata.get(names.METADATA, {}).get("sown", ())}
 
 
 def _is_constant(value: Expression) -> bool:
@@ -230,8 +276,8 @@ class DeclaredClass:
     @cached_property
     def _declarations(self) -> list[tuple[TypeInfo, dict[str, dict[str, Any]]]]:
         """The declarations of the class and its bases, in method resolution order."""
-        bases = [base for base in self.info.mro if _KEY in base.metadata]
-        return [(base, {entry["name"]: entry for entry in base.metadata[_KEY]["fields"]}) for base in bases]
+        bases = [base for base in self.info.mro if names.METADATA in base.metadata]
+        return [(base, {entry["name"]: entry for entry in base.metadata[names.METADATA]["fields"]}) for base in bases]
 
     def declared_by(self, name: str) -> tuple[TypeInfo, dict[str, Any]]:
         """The class that declares a field, and the declaration; an annotation alone keeps the value of a base."""
@@ -253,14 +299,14 @@ class DeclaredClass:
         for _, declaration in reversed(self._declarations):
             order.update(dict.fromkeys(declaration))
         own = dict(own_fields(self.info.defn))
-        in_order = [name for name in [*order, *attributes] if name in attributes]
+        in_order = [name for name in dict.fromkeys([*order, *attributes]) if name in attributes]
         return {name: DeclaredField(self, attributes[name], own.get(name)) for name in in_order}
 
     @property
     def made(self) -> Iterator[tuple[TypeInfo, dict[str, Any]]]:
         """The Variables and calls of classes that the constructor makes, in order, each with its class."""
         for base, _ in reversed(self._declarations):
-            entries: list[dict[str, Any]] = base.metadata[_KEY]["made"]
+            entries: list[dict[str, Any]] = base.metadata[names.METADATA]["made"]
             yield from ((base, entry) for entry in entries if self._binds(base, entry["name"]))
 
     def flag(self, name: str) -> bool | None:
@@ -272,6 +318,22 @@ class DeclaredClass:
         """Whether a name is that of this base, and no class before it in the MRO has the name."""
         return base is next((other for other in self.info.mro if name in other.names), None)
 
+    @property
+    def terms(self) -> list[str]:
+        """The names of terms in the class body."""
+        found: list[str] = self.info.metadata[names.METADATA]["terms"]
+        return found
+
+    @cached_property
+    def parts(self) -> list[str]:
+        """The names of the parts and Variables, in the order in which the constructor makes them."""
+        order: dict[str, None] = {}
+        for base, declaration in reversed(self._declarations):
+            for name in base.metadata[names.METADATA]["terms"]:
+                if declaration.get(name, {}).get("specifier") not in ("field", "data", "static"):
+                    order.setdefault(name)
+        return list(order)
+
     @cached_property
     def own(self) -> list[DeclaredField]:
         """The fields that the class itself declares."""
@@ -280,7 +342,7 @@ class DeclaredClass:
 
 def is_declared(info: TypeInfo) -> bool:
     """Whether the class itself (not only a base) is decorated with ``@dx.dataclass``."""
-    return _KEY in info.metadata and "dataclass" in info.metadata
+    return names.METADATA in info.metadata and "dataclass" in info.metadata
 
 
 def is_closed(info: TypeInfo) -> bool:
@@ -303,6 +365,7 @@ _kept: dict[int, DeclaredClass] = {}
 
 def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
     """The declared class of this description."""
+    depend_on(info, api)
     found = _kept.get(id(info))
     # the daemon keeps the TypeInfo of a changed class, and replaces its metadata
     if found is not None and found.api is api and found.metadata is info.metadata.get("dataclass"):
@@ -313,7 +376,14 @@ def declared_class(info: TypeInfo, api: Any) -> DeclaredClass:
     return _kept[id(info)]
 
 
+def nearest_declared(info: TypeInfo, api: Any) -> DeclaredClass | None:
+    """The first declared class in the MRO."""
+    depend_on(info, api)
+    nearest = next((base for base in info.mro if is_declared(base)), None)
+    return None if nearest is None else declared_class(nearest, api)
+
+
 def declared_fields(info: TypeInfo, api: Any) -> dict[str, DeclaredField]:
     """The fields of the first declared class in the MRO; empty if there is none."""
-    nearest = next((base for base in info.mro if is_declared(base)), None)
-    return {} if nearest is None else declared_class(nearest, api).fields
+    cls = nearest_declared(info, api)
+    return {} if cls is None else cls.fields

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mypy.nodes import ArgKind, CallExpr, RefExpr, TypeAlias, TypeInfo
-from mypy.types import CallableType, Instance, get_proper_type
+from mypy.nodes import ArgKind, CallExpr, TypeInfo
+from mypy.types import CallableType, get_proper_type
 
 from declax.mypy_plugin import names
-from declax.mypy_plugin.declared import RNGS, DeclaredClass, declared_class, has_made_constructor, is_declared
-from declax.mypy_plugin.expressions import arguments_of, info_named, literal
+from declax.mypy_plugin.declared import RNGS, DeclaredClass, has_made_constructor, nearest_declared
+from declax.mypy_plugin.expressions import arguments_of, class_called, info_named, literal
 
 LAYER_LINE: Final = "class {}(dx.Layer): ...        # its parts get its rngs"
 """The line that gives a class `rngs`."""
@@ -27,7 +27,7 @@ def drawn_by(info: TypeInfo, given: Flags | None, api: Any, depth: int = 0) -> s
     Parts that are arguments count if the call does not give them. If the arguments are unknown (None), parts and
     conditions that depend on them do not count.
     """
-    cls = _declared_in(info, api)
+    cls = nearest_declared(info, api)
     if cls is None or info.fallback_to_any or not has_made_constructor(info) or depth > _MAX_DEPTH:
         return None
     for owner, made in cls.made:
@@ -67,15 +67,9 @@ def _constructor(info: TypeInfo) -> CallableType | None:
     return signature if isinstance(signature, CallableType) else None
 
 
-def _declared_in(info: TypeInfo, api: Any) -> DeclaredClass | None:
-    """The first declared class in the MRO."""
-    nearest = next((base for base in info.mro if is_declared(base)), None)
-    return None if nearest is None else declared_class(nearest, api)
-
-
 def takes_optional_rngs(info: TypeInfo, api: Any) -> bool:
     """Whether the generated constructor of a class takes `rngs` with a default."""
-    cls = _declared_in(info, api)
+    cls = nearest_declared(info, api)
     field = None if cls is None else cls.fields.get(RNGS)
     return field is not None and field.in_init and field.has_default
 
@@ -85,7 +79,7 @@ def is_deferred(call: CallExpr, owner: TypeInfo, api: Any) -> bool:
 
     A body that implies no `rngs` defers only calls that need some.
     """
-    info = _class_called(call)
+    info = class_called(call)
     signature = None if info is None or not info.has_base(names.PYTREE) else _constructor(info)
     if info is None or signature is None or RNGS not in signature.arg_names or ArgKind.ARG_STAR2 in call.arg_kinds:
         return False
@@ -93,16 +87,8 @@ def is_deferred(call: CallExpr, owner: TypeInfo, api: Any) -> bool:
     given = arguments_of(call, names_in_order).get(RNGS)
     if given is not None and literal(given) is not None:
         return False
-    cls = _declared_in(info, api)
+    cls = nearest_declared(info, api)
     if cls is not None and cls.flag(RNGS) is not None:
         return False
     is_required = signature.arg_kinds[signature.arg_names.index(RNGS)].is_required()
     return is_required or owner.has_base(names.LAYER) or drawn_by(info, None, api) is not None
-
-
-def _class_called(call: CallExpr) -> TypeInfo | None:
-    node = call.callee.node if isinstance(call.callee, RefExpr) else None
-    if isinstance(node, TypeAlias):
-        target = get_proper_type(node.target)
-        return target.type if isinstance(target, Instance) else None
-    return node if isinstance(node, TypeInfo) else None

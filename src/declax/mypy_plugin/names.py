@@ -4,34 +4,45 @@ from __future__ import annotations
 
 from typing import Final
 
+METADATA: Final = "declax"
+"""The key of the plugin in mypy's metadata of a class."""
+
 PYTREE: Final = "declax._classes.pytree.Pytree"
 MODULE: Final = "declax._module.module.Module"
+CALLABLE_MODULE: Final = "declax._module.callable_module.CallableModule"
 LAYER: Final = "declax.nn.layer.Layer"
 VARIABLE: Final = "declax._variables.variable.Variable"
 RNGS: Final = "declax._random.streams.Rngs"
 STATE: Final = "declax._state.states.State"
+BRANCH: Final = "declax.training._branches.Branch"
+BY_PATH: Final = (STATE, BRANCH)
+"""The mappings with the paths of a model, which is their type argument."""
 
 DATACLASS: Final = "declax._classes.decorator.dataclass"
 STANDARD_DATACLASS: Final = "dataclasses.dataclass"
-REPLACE: Final = "declax._classes.decorator.replace"
+REPLACE: Final = "declax.config.replacing.replace"
 STANDARD_REPLACE: Final = "dataclasses.replace"
 
+SUBMODULE: Final = "declax._fields.specifiers.submodule"
 SPECIFIERS: Final = {
     "declax._fields.specifiers.field": "field",
     "declax._fields.specifiers.data": "data",
     "declax._fields.specifiers.static": "static",
     "declax._fields.specifiers.variable": "variable",
-    "declax._fields.specifiers.submodule": "submodule",
+    SUBMODULE: "submodule",
     "dataclasses.field": "standard",
 }
 """The functions that declare a field."""
+DEFERRING: Final = frozenset(f"declax._fields.deferring.{name}" for name in ("defer", "repeat", "when"))
+"""The functions that defer a call."""
 
 MARKS: Final = {"declax._fields.specifiers.Data": "data", "declax._fields.specifiers.Static": "static"}
 """The annotations that set the status of a field."""
 
 ARRAYS: Final = frozenset({"jax._src.basearray.Array", "jax.Array", "numpy.ndarray", "jax._src.core.Ref"})
+PARTITION_SPECS: Final = frozenset(f"jax._src.partition_spec.{name}" for name in ("P", "PartitionSpec"))
 ABSTRACT_ARRAYS: Final = frozenset({"jax._src.core.ShapeDtypeStruct", "jax._src.core.Tracer"})
-DATA_BASES: Final = frozenset({PYTREE, VARIABLE, *ARRAYS, *ABSTRACT_ARRAYS})
+DATA_BASES: Final = frozenset({PYTREE, CALLABLE_MODULE, VARIABLE, *ARRAYS, *ABSTRACT_ARRAYS})
 """Classes whose instances are data."""
 ARRAYS_AND_VARIABLES: Final = ARRAYS | {VARIABLE}
 
@@ -40,17 +51,25 @@ JIT_PARTIAL: Final = "declax.transforms.compilation.jit_partial"
 REMAT: Final = "declax.transforms.rematerialization.remat"
 VMAP: Final = "declax.transforms.vectorization.vmap"
 PMAP: Final = "declax.transforms.replication.pmap"
+SHARD_MAP: Final = "declax.transforms.sharding.shard_map"
 SCAN: Final = "declax.transforms.scanning.scan"
 GRAD: Final = "declax.transforms.autodiff.grad"
 VALUE_AND_GRAD: Final = "declax.transforms.autodiff.value_and_grad"
+ACCUMULATE: Final = "declax.training.accumulation.accumulate"
 UNTYPED: Final = "declax.transforms._engine.signatures.Untyped"
-"""The type of the gradient of a lambda."""
-OF_GRAD: Final = "declax.transforms._engine.signatures.OfGrad"
-OF_GRAD_AUX: Final = "declax.transforms._engine.signatures.OfGradAux"
-OF_VALUE_AND_GRAD: Final = "declax.transforms._engine.signatures.OfValueAndGrad"
-OF_VALUE_AND_GRAD_AUX: Final = "declax.transforms._engine.signatures.OfValueAndGradAux"
+"""The type of the gradient of a lambda with options."""
+OF_LAMBDA: Final = {
+    GRAD: "declax.transforms._engine.signatures.GradientOfLambda",
+    VALUE_AND_GRAD: "declax.transforms._engine.signatures.ValueAndGradientOfLambda",
+}
+"""The types of the gradients of lambdas without options."""
+OF_OPTIONS: Final = tuple(
+    f"declax.transforms._engine.signatures.{name}"
+    for name in ("OfGrad", "OfGradAux", "OfAnyGrad", "OfValueAndGrad", "OfValueAndGradAux", "OfAnyValueAndGrad")
+)
+"""The types of transforms with options but no function."""
 CUSTOM_VJP: Final = "declax.transforms.custom_rules.custom_vjp"
-DIFF_STATE: Final = "declax.transforms.autodiff.DiffState"
+DIFF_STATE: Final = "declax.transforms._argnums.DiffState"
 STATE_AXES: Final = "declax.transforms._engine.prefixes.StateAxes"
 STATE_SHARDING: Final = "declax.transforms._engine.prefixes.StateSharding"
 
@@ -97,7 +116,17 @@ LAYER_NORM: Final = "declax.nn.normalization.LayerNorm"
 BATCH_NORM: Final = "declax.nn.batch_norm.BatchNorm"
 DROPOUT: Final = "declax.nn.stochastic.Dropout"
 
+RECURRENT: Final = frozenset({"declax.nn.recurrent.RNN", "declax.nn.recurrent.Bidirectional"})
+CAPTURE: Final = "declax._module.capturing.capture"
+
+LOAD: Final = "declax.checkpoint.loading.load"
+CHECKPOINTS: Final = "declax.checkpoint.steps.Checkpoints"
+RESTORED: Final = "declax.checkpoint.loading.Restored"
+
 SPEC: Final = "declax.config.specs.spec"
 SPEC_CLASS: Final = "declax.config.specs.Spec"
 REF: Final = "declax.config._data.Ref"
+REGISTER_KIND: Final = "declax.config.registry.register_kind"
 CONFIG_READERS: Final = frozenset({"declax.config.loading.from_config", "declax.config.loading.spec_from_config"})
+DICT_READERS: Final = CONFIG_READERS | {LOAD, "declax.checkpoint.saving.save"}
+"""The functions that read a dict and change nothing in it."""

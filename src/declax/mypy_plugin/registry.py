@@ -36,6 +36,7 @@ class Registry(NamedTuple):
       signatures: run before the arguments of such a call are checked.
       methods: run after a call of a method, by ``owner.name``; also for subclasses of the owner.
       attributes: run after an attribute is read, by its class; also attributes from ``__getattr__``.
+      class_attributes: run after an attribute of a Pytree class is read; their first argument is the class.
       classes: run once for each class decorated with ``@dx.dataclass``, after its body is checked.
       calls: run after each call of a Pytree class; their first argument is the class.
       call_signatures: run before the arguments of such a call with ``**`` are checked.
@@ -45,6 +46,7 @@ class Registry(NamedTuple):
     signatures: Table
     methods: Table
     attributes: Table
+    class_attributes: list[Entry]
     classes: list[Entry]
     calls: list[Entry]
     call_signatures: list[Entry]

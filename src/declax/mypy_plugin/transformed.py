@@ -130,10 +130,9 @@ def function_of(name: str, typ: ProperType | None) -> Function | None:
 def _function_behind(factory: CallExpr, report: Reporter) -> Function | None:
     """The function that a factory decorates; mypy checks the factory first."""
     for found in nodes_in_module(report.api, Decorator):
-        for index, one in enumerate(found.decorators):
-            behind = found.decorators[index + 1 :]
-            if one is factory and all(map(_keeps_parameters, behind)) and not found.func.is_class:
-                return _function_defined(found.func, keeps_result=not behind)
+        if factory in found.decorators and not found.func.is_class:
+            behind = found.decorators[found.decorators.index(factory) + 1 :]
+            return _function_defined(found.func, not behind) if all(map(_keeps_parameters, behind)) else None
     return None
 
 
@@ -143,7 +142,7 @@ def _keeps_parameters(decorator: Expression) -> bool:
     return fullname_of(decorator) in _KEEPING
 
 
-def _function_defined(func: FuncDef, *, keeps_result: bool) -> Function:
+def _function_defined(func: FuncDef, keeps_result: bool) -> Function:
     found = get_proper_type(func.type)
     signature = found if isinstance(found, CallableType) else None
     types = [None] * len(func.arguments) if signature is None else signature.arg_types

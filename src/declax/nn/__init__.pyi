@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from declax.nn import activations as activations
+from declax.nn import attention as attention
+from declax.nn import dtypes as dtypes
+from declax.nn import initializers as initializers
+from declax.nn import linear as linear
+from declax.nn import lora as lora
+from declax.nn import normalization as normalization
+from declax.nn import recurrent as recurrent
+from declax.nn import stochastic as stochastic
 from declax.nn.activations import PReLU as PReLU
 from declax.nn.activations import celu as celu
 from declax.nn.activations import elu as elu

@@ -8,8 +8,10 @@ from typing import TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from declax import errors
+from declax._jax import is_symbolic
 
 
 def field_of(layer: object, field: str) -> str:
@@ -18,8 +20,9 @@ def field_of(layer: object, field: str) -> str:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number; True and False are none here."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    """Whether a value is a whole number, or a symbolic size; True and False are none here."""
+    is_number = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    return is_number or is_symbolic(value)
 
 
 def decide(layer: object, field: str, given: bool | None, fix: str) -> bool:
@@ -82,6 +85,25 @@ def check_broadcasts(where: str, argument: str, array: jax.Array, to: str, shape
             expected=f"a shape that broadcasts to {shape}",
             got=errors.describe(array),
         )
+
+
+def check_mask(where: str, mask: jax.Array | None, fix: str) -> None:
+    """Checks that a mask of floats has no negative numbers, if they are known: all numbers but 0 count as True.
+
+    Positive ones stay legal: `make_attention_mask` multiplies what it is given.
+    """
+    if mask is None or not jnp.issubdtype(mask.dtype, jnp.floating):
+        return
+    if isinstance(mask, Tracer) or not getattr(mask, "is_fully_addressable", True) or bool(jnp.all(mask >= 0)):
+        return
+    raise errors.LayerError(
+        where,
+        "this mask has negative numbers",
+        expected="True or 1 where a query may look at a key, and False or 0 elsewhere",
+        got=f"{errors.describe(mask)}, with numbers from {jnp.min(mask):.6g} to {jnp.max(mask):.6g}",
+        why="every number but 0 counts as True",
+        fix=fix,
+    )
 
 
 def check_axes_type(layer: object, field: str) -> None:

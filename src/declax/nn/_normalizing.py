@@ -28,7 +28,7 @@ AxisGroups: TypeAlias = Sequence[Sequence[int]]
 
 @dataclass
 class Scaling(Layer):
-    """The fields of all layers of normalization, and the formula for given moments."""
+    """The fields of all layers of normalization."""
 
     num_features: int = field(ge=1)
     _: KW_ONLY
@@ -46,61 +46,10 @@ class Scaling(Layer):
         (num_features,), initializer=scale_init, dtype=param_dtype, when=use_scale, metadata=scale_metadata
     )
 
-    def _check_features(self, x: jax.Array, features: tuple[int, ...]) -> None:
-        found = math.prod(x.shape[axis] for axis in features)
-        if found != self.num_features:
-            is_second = x.ndim > 2 and features == (x.ndim - 1,) and x.shape[1] == self.num_features
-            named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
-            raise errors.LayerError(
-                field_of(self, "num_features"),
-                "'x' has another number of features",
-                expected=f"{self.num_features}, along {named}",
-                got=f"{found}, of {errors.describe(x)}",
-                why=CHANNELS_LAST if is_second else None,
-                fix="jnp.moveaxis(x, 1, -1)" if is_second else None,
-            )
-
-    def _checked_mask(self, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
-        if mask is None:
-            return None
-        check_broadcasts(f"{errors.type_name(type(self))}.__call__", "mask", mask, "'x'", x.shape)
-        return jnp.asarray(mask, bool)
-
-    def _means(self, arrays: Sequence[jax.Array], axes: tuple[int, ...], mask: jax.Array | None) -> Sequence[jax.Array]:
-        local = [jnp.mean(array, axes, where=mask) for array in arrays]
-        if self.axis_name is None:
-            return local
-        pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
-        try:
-            return pmean(local, self.axis_name, axis_index_groups=self.axis_index_groups)
-        except NameError as error:
-            fix = "a layer without axis_name under jit alone"
-            raise errors.unbound_axis(field_of(self, "axis_name"), self.axis_name, arrays[0], fix) from error
-
-    def _normalize(
-        self,
-        x: jax.Array,
-        mean: jax.Array,
-        var: jax.Array,
-        scale: jax.Array | None,
-        bias: jax.Array | None,
-        features: tuple[int, ...],
-    ) -> jax.Array:
-        """The formula of all layers; `mean` and `var` broadcast to the shape of `x`."""
-        shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
-        y = dtypes.cast(x, mean.dtype) - mean
-        factor = dtypes.cast(lax.rsqrt(var + self.epsilon), y.dtype)
-        if scale is not None:
-            factor = factor * dtypes.cast(scale.reshape(shape), y.dtype)
-        y = y * factor
-        if bias is not None:
-            y = y + dtypes.cast(bias.reshape(shape), y.dtype)
-        return dtypes.cast(y, x.dtype if self.dtype is None else self.dtype)
-
 
 @dataclass
 class Normalization(Scaling):
-    """The fields of layers that subtract a mean and add a bias, and the moments of their input."""
+    """The fields of layers that subtract a mean and add a bias."""
 
     _: KW_ONLY
     use_bias: bool = field(default=True)
@@ -114,21 +63,85 @@ class Normalization(Scaling):
         metadata=bias_metadata,
     )
 
-    def _promoted(self, x: jax.Array, *moments: jax.Array) -> tuple[Any, ...]:
-        """The input, given moments, scale and bias in one dtype."""
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        return self.promote_dtype((x, *moments, scale, bias), dtype=self.dtype)
 
-    def _moments(self, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Mean and biased variance over some axes, in float32 at least."""
-        x = dtypes.cast(x, dtypes.statistics_dtype(x.dtype))
-        if not self.use_fast_variance:
-            (mean,) = self._means((x,), axes, mask)
-            (var,) = self._means((square_of(x - jnp.expand_dims(mean, axes)),), axes, mask)
-            return mean, var
-        mean, square = self._means((x, square_of(x)), axes, mask)
-        return mean, jnp.maximum(square - square_of(mean), 0)  # rounding may take it below zero
+# Functions in place of methods, so that `dx.LayerNorm.__call__` takes any object with the public attributes of a layer.
+
+
+def check_features(layer: Scaling, x: jax.Array, features: tuple[int, ...]) -> None:
+    found = math.prod(x.shape[axis] for axis in features)
+    if found != layer.num_features:
+        is_second = x.ndim > 2 and features == (x.ndim - 1,) and x.shape[1] == layer.num_features
+        named = f"axis {features[0]}" if len(features) == 1 else f"axes {', '.join(map(str, features))}"
+        raise errors.LayerError(
+            field_of(layer, "num_features"),
+            "'x' has another number of features",
+            expected=f"{layer.num_features}, along {named}",
+            got=f"{found}, of {errors.describe(x)}",
+            why=CHANNELS_LAST if is_second else None,
+            fix="jnp.moveaxis(x, 1, -1)" if is_second else None,
+        )
+
+
+def checked_mask(layer: Scaling, x: jax.Array, mask: jax.Array | None) -> jax.Array | None:
+    if mask is None:
+        return None
+    check_broadcasts(f"{errors.type_name(type(layer))}.__call__", "mask", mask, "'x'", x.shape)
+    return jnp.asarray(mask, bool)
+
+
+def means_of(
+    layer: Scaling, arrays: Sequence[jax.Array], axes: tuple[int, ...], mask: jax.Array | None
+) -> Sequence[jax.Array]:
+    local = [jnp.mean(array, axes, where=mask) for array in arrays]
+    if layer.axis_name is None:
+        return local
+    pmean: Callable[..., Sequence[jax.Array]] = lax.pmean  # jax leaves it untyped
+    try:
+        return pmean(local, layer.axis_name, axis_index_groups=layer.axis_index_groups)
+    except NameError as error:
+        fix = "a layer without axis_name under jit alone"
+        raise errors.unbound_axis(field_of(layer, "axis_name"), layer.axis_name, arrays[0], fix) from error
+
+
+def normalize(
+    layer: Scaling,
+    x: jax.Array,
+    mean: jax.Array,
+    var: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    features: tuple[int, ...],
+) -> jax.Array:
+    """The formula of all layers; `mean` and `var` broadcast to the shape of `x`."""
+    shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
+    y = dtypes.cast(x, mean.dtype) - mean
+    factor = dtypes.cast(lax.rsqrt(var + layer.epsilon), y.dtype)
+    if scale is not None:
+        factor = factor * dtypes.cast(scale.reshape(shape), y.dtype)
+    y = y * factor
+    if bias is not None:
+        y = y + dtypes.cast(bias.reshape(shape), y.dtype)
+    return dtypes.cast(y, x.dtype if layer.dtype is None else layer.dtype)
+
+
+def promoted(layer: Normalization, x: jax.Array, *moments: jax.Array) -> tuple[Any, ...]:
+    """The input, given moments, scale and bias in one dtype."""
+    scale = None if layer.scale is None else layer.scale.value
+    bias = None if layer.bias is None else layer.bias.value
+    return layer.promote_dtype((x, *moments, scale, bias), dtype=layer.dtype)
+
+
+def moments_of(
+    layer: Normalization, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance over some axes, in float32 at least."""
+    x = dtypes.cast(x, dtypes.statistics_dtype(x.dtype))
+    if not layer.use_fast_variance:
+        (mean,) = means_of(layer, (x,), axes, mask)
+        (var,) = means_of(layer, (square_of(x - jnp.expand_dims(mean, axes)),), axes, mask)
+        return mean, var
+    mean, square = means_of(layer, (x, square_of(x)), axes, mask)
+    return mean, jnp.maximum(square - square_of(mean), 0)  # rounding may take it below zero
 
 
 def square_of(x: jax.Array) -> jax.Array:

@@ -95,7 +95,7 @@ class PReLU(Layer):
     negative_slope: Param[jax.Array] = _slope(negative_slope_init, param_dtype, negative_slope_metadata)
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the activation.
+        """Applies `relu` with the learned slope below zero.
 
         Args:
           inputs: array of any shape.

@@ -25,12 +25,12 @@ from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, decide, field_of, no_random_numbers
+from declax.nn._defaults import Made, OutSharding, default_bias_init, default_kernel_init
 from declax.nn.contractions import LinearGeneral
 from declax.nn.dot_product import dot_product_attention as dot_product_attention
 from declax.nn.dot_product import dot_product_attention_weights as dot_product_attention_weights
 from declax.nn.dot_product import dot_product_attention_with_rope as dot_product_attention_with_rope
 from declax.nn.layer import Layer
-from declax.nn.linear import Made, OutSharding, default_bias_init, default_kernel_init
 from declax.nn.masks import combine_masks as combine_masks
 from declax.nn.masks import make_attention_mask as make_attention_mask
 from declax.nn.masks import make_causal_mask as make_causal_mask
@@ -53,6 +53,8 @@ def _features_of_head(num_heads: int, num_kv_heads: int, features: int) -> int:
             "the features cannot be divided among the heads",
             expected="qkv_features that num_heads divides, and num_heads that num_kv_heads divides",
             got=f"qkv_features={features}, num_heads={num_heads}, num_kv_heads={num_kv_heads}",
+            why=f"{features} % {num_heads} = {features % num_heads}, {num_heads} % {num_kv_heads} = "
+            f"{num_heads % num_kv_heads}",
         )
     return features // num_heads
 
@@ -266,7 +268,7 @@ class MultiHeadAttention(_Heads):
         out_sharding: OutSharding = None,
         qkv_sharding: OutSharding = None,
     ) -> jax.Array:
-        """Applies attention.
+        """Compares queries with keys in each head, and returns means of values.
 
         Args:
           inputs_q: array of shape ``(*batch, queries, in_features)``.
@@ -391,7 +393,7 @@ class MultiHeadAttention(_Heads):
             self.decode = decode
         if batch_size is not None and max_length is not None:
             batch = (batch_size,) if isinstance(batch_size, int) else batch_size
-            self.init_cache((*batch, max_length, self.in_features), self.dtype or jnp.float32)
+            self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
         return kwargs
 
     def _rotated(self, rope: RoPE, query: jax.Array, key: jax.Array, decodes: bool) -> tuple[jax.Array, jax.Array]:

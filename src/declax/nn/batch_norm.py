@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -11,10 +12,11 @@ from jax import lax
 from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import KW_ONLY, field, variable
+from declax._module.running import warn_by
 from declax._variables.kinds import BatchStat
 from declax.initializers import ones, zeros
 from declax.nn._checks import axes_of, decide, field_of, is_integer
-from declax.nn._normalizing import Normalization
+from declax.nn._normalizing import Normalization, check_features, checked_mask, moments_of, normalize, promoted
 
 
 @dataclass
@@ -98,15 +100,15 @@ class BatchNorm(Normalization):
         """
         fix = "norm(x, use_running_average=True), or model.train() and model.eval()"
         uses_running = decide(self, "use_running_average", use_running_average, fix)
-        x, mean, var, scale, bias = self._promoted(x, self.mean.value, self.var.value)
+        x, mean, var, scale, bias = promoted(self, x, self.mean.value, self.var.value)
         features = axes_of(self, "axis", x, "x")
-        self._check_features(x, features)
+        check_features(self, x, features)
         axes = tuple(axis for axis in range(x.ndim) if axis not in features)
         if not uses_running:
-            mean, var = self._batch_moments(x, axes, mask)
-            self._move(self.mean, mean)
-            self._move(self.var, var)
-        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+            mean, var = _batch_moments(self, x, axes, mask)
+            _move(self, self.mean, mean)
+            _move(self, self.var, var)
+        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:
         """Sets attributes of a view; called by `dx.view`.
@@ -122,23 +124,36 @@ class BatchNorm(Normalization):
             self.use_running_average = use_running_average
         return kwargs
 
-    def _batch_moments(
-        self, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        if not axes and self.axis_name is None:
-            raise errors.LayerError(
-                field_of(self, "use_running_average"),
-                "'x' has no axes to take the mean and variance over",
-                expected="at least one axis besides the feature axis",
-                got=errors.describe(x),
-                fix="norm(x[None])[0], or use_running_average=True for a single example",
-            )
-        return self._moments(x, axes, self._checked_mask(x, mask))
 
-    def _move(self, running: BatchStat[jax.Array], batch: jax.Array) -> None:
-        old = running.value
-        if not jnp.iscomplexobj(batch):
-            batch = batch.astype(old.dtype)  # the type of a statistic stays, or each step would be retraced
-        elif not jnp.iscomplexobj(old):
-            old = old.astype(batch.dtype)
-        running.value = lax.stop_gradient(self.momentum * old + (1 - self.momentum) * batch)
+def _batch_moments(
+    layer: BatchNorm, x: jax.Array, axes: tuple[int, ...], mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    if not axes and layer.axis_name is None:
+        raise errors.LayerError(
+            field_of(layer, "use_running_average"),
+            "'x' has no axes to take the mean and variance over",
+            expected="at least one axis besides the feature axis",
+            got=errors.describe(x),
+            fix="norm(x[None])[0], or use_running_average=True for a single example",
+        )
+    if layer.axis_name is None and math.prod(x.shape[axis] for axis in axes) == 1:
+        warn_by(
+            errors.LayerError(
+                field_of(layer, "use_running_average"),
+                "'x' is a single example, of which the variance is 0",
+                expected="more than one element for each feature",
+                got=errors.describe(x),
+                why="so the output is the bias, whatever 'x' is",
+                fix="model.eval()   # normalizes by the running mean and variance",
+            )
+        )
+    return moments_of(layer, x, axes, checked_mask(layer, x, mask))
+
+
+def _move(layer: BatchNorm, running: BatchStat[jax.Array], batch: jax.Array) -> None:
+    old = running.value
+    if not jnp.iscomplexobj(batch):
+        batch = batch.astype(old.dtype)  # the type of a statistic stays, or each step would be retraced
+    elif not jnp.iscomplexobj(old):
+        old = old.astype(batch.dtype)
+    running.value = lax.stop_gradient(layer.momentum * old + (1 - layer.momentum) * batch)

@@ -21,9 +21,10 @@ from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE, DtypeDefault
 from declax.initializers import orthogonal, zeros
 from declax.nn import dtypes
+from declax.nn._defaults import Made, default_bias_init, default_kernel_init
 from declax.nn.activations import sigmoid, tanh
 from declax.nn.layer import Layer
-from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
+from declax.nn.linear import Linear
 
 C = TypeVar("C", default=Any)
 
@@ -112,21 +113,22 @@ class _Cell(RNNCellBase[C]):
         """How many axes at the end of an input are features: 1."""
         return 1
 
-    def _new_state(
-        self, count: int, input_shape: tuple[int, ...], rngs: RngSource | None, carry_init: Initializer | None
-    ) -> list[jax.Array]:
-        source: Any = self._carry_rngs if rngs is None else rngs
-        source = source.carry if isinstance(source, Rngs) else source
-        if source is None:
-            raise errors.LayerError(
-                f"{errors.type_name(type(self))}.initialize_carry",
-                "there is no source of random numbers for the first state",
-                expected="rngs, from the call",
-                got="None",
-                fix="cell.initialize_carry(x.shape, rngs), or RNN(cell)(x, initial_carry=...)",
-            )
-        make = carry_init or self.carry_init or zeros
-        return [make(source(), (*input_shape[:-1], self.hidden_features), self.param_dtype) for _ in range(count)]
+
+def _new_state(
+    cell: _Cell[Any], count: int, input_shape: tuple[int, ...], rngs: RngSource | None, carry_init: Initializer | None
+) -> list[jax.Array]:
+    source: Any = cell._carry_rngs if rngs is None else rngs
+    source = source.carry if isinstance(source, Rngs) else source
+    if source is None:
+        raise errors.LayerError(
+            f"{errors.type_name(type(cell))}.initialize_carry",
+            "there is no source of random numbers for the first state",
+            expected="rngs, from the call",
+            got="None",
+            fix="cell.initialize_carry(x.shape, rngs), or RNN(cell)(x, initial_carry=...)",
+        )
+    make = carry_init or cell.carry_init or zeros
+    return [make(source(), (*input_shape[:-1], cell.hidden_features), cell.param_dtype) for _ in range(count)]
 
 
 LSTMState: TypeAlias = tuple[jax.Array, jax.Array]
@@ -134,7 +136,7 @@ LSTMState: TypeAlias = tuple[jax.Array, jax.Array]
 
 @dataclass
 class _LSTM(_Cell[LSTMState]):
-    """The base of both LSTM cells: their state, and the use of the gates."""
+    """The base of both LSTM cells: their state."""
 
     _: KW_ONLY
     gate_fn: Activation = field(default=sigmoid)
@@ -152,42 +154,31 @@ class _LSTM(_Cell[LSTMState]):
         Returns:
           Two arrays of shape ``(*input_shape[:-1], hidden_features)``, in `param_dtype`.
         """
-        c, h = self._new_state(2, input_shape, rngs, carry_init)
+        c, h = _new_state(self, 2, input_shape, rngs, carry_init)
         return c, h
 
-    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
-        """Computes one step.
 
-        Args:
-          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
-          inputs: array of shape ``(..., in_features)``.
+def _parts_of(cell: _LSTM, carry: Any) -> LSTMState:
+    if not isinstance(carry, tuple | list) or len(carry) != 2:
+        raise errors.LayerError(
+            f"{errors.type_name(type(cell))}.carry",
+            "the state of this cell consists of two arrays",
+            expected="(memory, output)",
+            got=errors.describe(carry),
+            fix="cell.initialize_carry(x.shape, rngs)",
+        )
+    c, h = carry
+    return c, h
 
-        Returns:
-          The new state, and the output, of shape ``(..., hidden_features)``.
-        """
-        c, h = self._parts_of(carry)
-        i, f, g, o = self._gates_before_activation(inputs, h)
-        i, f, g, o = self.gate_fn(i), self.gate_fn(f), self.activation_fn(g), self.gate_fn(o)
-        with jax.numpy_dtype_promotion("standard"):  # the memory may be wider than the gates
-            new_c = f * c + i * g
-            new_h = o * self.activation_fn(new_c)
-        return (new_c, new_h), new_h
 
-    def _parts_of(self, carry: Any) -> LSTMState:
-        if not isinstance(carry, tuple | list) or len(carry) != 2:
-            raise errors.LayerError(
-                f"{errors.type_name(type(self))}.carry",
-                "the state of this cell consists of two arrays",
-                expected="(memory, output)",
-                got=errors.describe(carry),
-                fix="cell.initialize_carry(x.shape, rngs)",
-            )
-        c, h = carry
-        return c, h
-
-    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
-        """The arguments of the activations of i, f, g and o."""
-        raise NotImplementedError
+def _next_state(cell: _LSTM, c: jax.Array, gates: Sequence[jax.Array]) -> tuple[LSTMState, jax.Array]:
+    """The state and the output after a step, from the memory and the arguments of the activations of i, f, g and o."""
+    i, f, g, o = gates
+    i, f, g, o = cell.gate_fn(i), cell.gate_fn(f), cell.activation_fn(g), cell.gate_fn(o)
+    with jax.numpy_dtype_promotion("standard"):  # the memory may be wider than the gates
+        new_c = f * c + i * g
+        new_h = o * cell.activation_fn(new_c)
+    return (new_c, new_h), new_h
 
 
 _INPUT, _HIDDEN = _Cell.in_features, _Cell.hidden_features
@@ -275,9 +266,19 @@ class LSTMCell(_LSTM):
     hg: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
     ho: Linear = _gates(1, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
 
-    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
+    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
+        """Computes one step of a long short-term memory.
+
+        Args:
+          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
+          inputs: array of shape ``(..., in_features)``.
+
+        Returns:
+          The new state, and the output, of shape ``(..., hidden_features)``.
+        """
+        c, h = _parts_of(self, carry)
         of_input, of_state = (self.ii, self.if_, self.ig, self.io), (self.hi, self.hf, self.hg, self.ho)
-        return [x(inputs) + y(h) for x, y in zip(of_input, of_state, strict=True)]
+        return _next_state(self, c, [x(inputs) + y(h) for x, y in zip(of_input, of_state, strict=True)])
 
 
 @dataclass
@@ -334,8 +335,18 @@ class OptimizedLSTMCell(_LSTM):
     dense_i: Linear = _gates(4, _INPUT, (kernel_init, kernel_metadata), None)
     dense_h: Linear = _gates(4, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), (bias_init, bias_metadata))
 
-    def _gates_before_activation(self, inputs: jax.Array, h: jax.Array) -> Sequence[jax.Array]:
-        return jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1)
+    def __call__(self, carry: LSTMState, inputs: jax.Array) -> tuple[LSTMState, jax.Array]:
+        """Computes one step of a long short-term memory.
+
+        Args:
+          carry: the memory and the output of the step before, of shape ``(..., hidden_features)``.
+          inputs: array of shape ``(..., in_features)``.
+
+        Returns:
+          The new state, and the output, of shape ``(..., hidden_features)``.
+        """
+        c, h = _parts_of(self, carry)
+        return _next_state(self, c, jnp.split(self.dense_i(inputs) + self.dense_h(h), 4, axis=-1))
 
 
 class _OneArray(_Cell[jax.Array]):
@@ -354,7 +365,7 @@ class _OneArray(_Cell[jax.Array]):
         Returns:
           Array of shape ``(*input_shape[:-1], hidden_features)``, in `param_dtype`.
         """
-        return self._new_state(1, input_shape, rngs, carry_init)[0]
+        return _new_state(self, 1, input_shape, rngs, carry_init)[0]
 
 
 @dataclass
@@ -413,7 +424,7 @@ class GRUCell(_OneArray):
     dense_h: Linear = _gates(3, _HIDDEN, (recurrent_kernel_init, recurrent_kernel_metadata), None)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes one step.
+        """Computes one step of a gated recurrent unit.
 
         Args:
           carry: the output of the step before, of shape ``(..., hidden_features)``.
@@ -483,7 +494,7 @@ class SimpleCell(_OneArray):
     dense_i: Linear = _gates(1, _INPUT, (kernel_init, kernel_metadata), (bias_init, bias_metadata))
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes one step.
+        """Computes one step of a cell without gates.
 
         Args:
           carry: the output of the step before, of shape ``(..., hidden_features)``.

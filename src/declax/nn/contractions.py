@@ -21,8 +21,8 @@ from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
+from declax.nn._defaults import OutSharding, default_bias_init, default_kernel_init
 from declax.nn.layer import Layer
-from declax.nn.linear import OutSharding, default_bias_init, default_kernel_init
 
 Sizes: TypeAlias = int | Sequence[int]
 
@@ -141,7 +141,7 @@ class LinearGeneral(Layer):
         self.axis = sizes_of(self.axis)
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the map.
+        """Applies the affine map to axes of the input.
 
         Args:
           inputs: array whose axes `axis` have the sizes `in_features`.
@@ -152,7 +152,7 @@ class LinearGeneral(Layer):
         """
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
-        axes = self._axes_of(x)
+        axes = LinearGeneral._axes_of(self, x)
         batch = tuple(range(len(self.batch_axis)))
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         contract = ((axes, tuple(range(len(batch), len(batch) + len(axes)))), (batch, batch))
@@ -253,7 +253,7 @@ class Einsum(Layer):
         self._parsed(self.einsum_str)
 
     def __call__(self, inputs: jax.Array, einsum_str: str | None = None, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the equation.
+        """Multiplies the input by the kernel, as the equation says.
 
         Args:
           inputs: the first operand.

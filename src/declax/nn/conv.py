@@ -15,6 +15,7 @@ from declax import errors
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field, static, variable
+from declax._module.running import warn_by
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
@@ -111,26 +112,24 @@ class Convolution(Layer):
     def __post_init__(self, *used_up: object) -> None:
         self.kernel_size = sizes_of(self, "kernel_size")
         for name in ("strides", "kernel_dilation"):
-            sizes_of(self, name, self._rank)
-        padding_of(self)
-        self._masked(self.kernel.value)
+            sizes_of(self, name, rank_of(self))
+        padding_of(self, self.paddings)
+        Convolution._masked(self, self.kernel.value)
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
         """The shape of the kernel, which that of a mask must be."""
         return self._shape
 
-    @property
-    def _rank(self) -> int:
-        return len(sizes_of(self, "kernel_size"))
+    # These are called by class, so that `Conv.__call__(other, x)` needs the public attributes of `other` alone.
 
     def _apply(self, inputs: jax.Array, convolve: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
         """Convolves in the dtype of the layer with one batch axis, and adds the bias."""
         bias = None if self.bias is None else self.bias.value
-        kernel = self._masked(self.kernel.value)
+        kernel = Convolution._masked(self, self.kernel.value)
         x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
-        self._check_input(x)
-        batch = x.shape[: -(self._rank + 1)]
+        Convolution._check_input(self, x)
+        batch = x.shape[: -(rank_of(self) + 1)]
         if len(batch) != 1:
             x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
         y = dtypes.add_bias(convolve(x, kernel), bias)
@@ -149,15 +148,33 @@ class Convolution(Layer):
         return kernel * jnp.asarray(self.mask, kernel.dtype)
 
     def _check_input(self, x: jax.Array) -> None:
-        if x.ndim <= self._rank:
+        if x.ndim <= rank_of(self):
             raise errors.LayerError(
                 field_of(self, "kernel_size"),
                 "'inputs' has too few axes",
-                expected=f"{self._rank} spatial axes and one of features, after any batch axes",
+                expected=f"{rank_of(self)} spatial axes and one of features, after any batch axes",
                 got=errors.describe(x),
                 why=f"the kernel has size {self.kernel_size}",
             )
-        check_last_axis(self, "in_features", x, other_axis=x.ndim - self._rank - 1)
+        check_last_axis(self, "in_features", x, other_axis=x.ndim - rank_of(self) - 1)
+        if rank_of(self) == 1 and x.ndim == 4:
+            Convolution._warn_of_images(self, x)
+
+    def _warn_of_images(self, x: jax.Array) -> None:
+        size = sizes_of(self, "kernel_size")
+        if (size, sizes_of(self, "strides", 1)) == ((1,), (1,)):
+            return  # the same along one axis and along two
+        warn_by(
+            errors.LayerError(
+                field_of(self, "kernel_size"),
+                "the kernel has one axis, and 'inputs' has the four of images",
+                expected="inputs of shape (batch, length, features)",
+                got=errors.describe(x),
+                why="so the kernel moves along the last but one axis only, and the two before are batch axes",
+                fix=f"kernel_size={size * 2}                   # for images\n"
+                "inputs.reshape(-1, *inputs.shape[2:])   # if both are batch axes",
+            )
+        )
 
 
 @dataclass
@@ -217,11 +234,11 @@ class Conv(Convolution):
 
     def __post_init__(self, *used_up: object) -> None:
         super().__post_init__()
-        sizes_of(self, "input_dilation", self._rank)
-        _check_dilated(self, padding_of(self))
+        sizes_of(self, "input_dilation", rank_of(self))
+        _check_dilated(self, padding_of(self, Conv.paddings))
 
     def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
-        """Convolves.
+        """Convolves the input over its spatial axes.
 
         Args:
           inputs: array of shape ``(*batch, *spatial, in_features)``, with as many spatial axes as the kernel, and any
@@ -231,40 +248,45 @@ class Conv(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        return self._apply(inputs, lambda x, kernel: self._convolve(x, kernel, out_sharding))
+        return Convolution._apply(self, inputs, lambda x, kernel: Conv._convolve(self, x, kernel, out_sharding))
 
     def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.NamedSharding | jax.P | None) -> jax.Array:
-        padding = padding_of(self)
+        padding = padding_of(self, Conv.paddings)
         if isinstance(padding, str) and padding in _PAD_MODES:
             x = jnp.pad(x, _fill(self, padding), mode=_PAD_MODES[padding])
             padding = "VALID"
-        if padding == "VALID" and max(sizes_of(self, "input_dilation", self._rank)) > 1:
-            padding = ((0, 0),) * self._rank  # what JAX takes beside a dilation of the input
+        if padding == "VALID" and max(sizes_of(self, "input_dilation", rank_of(self))) > 1:
+            padding = ((0, 0),) * rank_of(self)  # what JAX takes beside a dilation of the input
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         return self.conv_general_dilated(
             x,
             kernel,
-            sizes_of(self, "strides", self._rank),
+            sizes_of(self, "strides", rank_of(self)),
             padding,
-            lhs_dilation=sizes_of(self, "input_dilation", self._rank),
-            rhs_dilation=sizes_of(self, "kernel_dilation", self._rank),
-            dimension_numbers=features_last(self._rank),
+            lhs_dilation=sizes_of(self, "input_dilation", rank_of(self)),
+            rhs_dilation=sizes_of(self, "kernel_dilation", rank_of(self)),
+            dimension_numbers=features_last(rank_of(self)),
             feature_group_count=self.feature_group_count,
             precision=self.precision,
             **options,
         )
 
 
-def padding_of(conv: Convolution) -> str | Pairs:
-    """The padding as a name of the layer's, or as a pair for each spatial axis."""
-    padding, rank = conv.padding, conv._rank
+def rank_of(conv: Convolution) -> int:
+    """The number of spatial axes."""
+    return len(sizes_of(conv, "kernel_size"))
+
+
+def padding_of(conv: Convolution, names: tuple[str, ...]) -> str | Pairs:
+    """The padding as one of some names, or as a pair for each spatial axis."""
+    padding, rank = conv.padding, rank_of(conv)
     if isinstance(padding, str):
         name = padding.upper()
-        if name in conv.paddings and (name != "CAUSAL" or rank == 1):
+        if name in names and (name != "CAUSAL" or rank == 1):
             return name
     elif (pairs := _pairs(padding, rank)) is not None:
         return pairs
-    raise _wrong_padding(field_of(conv, "padding"), padding, rank, conv.paddings)
+    raise _wrong_padding(field_of(conv, "padding"), padding, rank, names)
 
 
 def canonicalize_padding(padding: Padding, rank: int) -> str | list[tuple[int, int]]:
@@ -300,7 +322,7 @@ def _pairs(padding: object, rank: int) -> Pairs | None:
 
 
 def _check_dilated(conv: Conv, padding: str | Pairs) -> None:
-    dilation = sizes_of(conv, "input_dilation", conv._rank)
+    dilation = sizes_of(conv, "input_dilation", rank_of(conv))
     if isinstance(padding, str) and padding != "VALID" and max(dilation) > 1:
         raise errors.LayerError(
             field_of(conv, "padding"),
@@ -321,7 +343,7 @@ def _pair(sides: object) -> tuple[int, int] | None:
 
 def reaches_of(conv: Convolution) -> list[int]:
     """How far the last element of the kernel is from the first, along each spatial axis."""
-    dilations = sizes_of(conv, "kernel_dilation", conv._rank)
+    dilations = sizes_of(conv, "kernel_dilation", rank_of(conv))
     return [dilation * (size - 1) for dilation, size in zip(dilations, sizes_of(conv, "kernel_size"), strict=True)]
 
 

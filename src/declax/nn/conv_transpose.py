@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -12,7 +13,16 @@ from jax import lax
 from declax._classes.decorator import dataclass
 from declax._fields.deferring import defer
 from declax._fields.specifiers import KW_ONLY, field
-from declax.nn.conv import Convolution, PerAxis, features_last, padding_of, reaches_of, shape_of_kernel, sizes_of
+from declax.nn.conv import (
+    Convolution,
+    PerAxis,
+    features_last,
+    padding_of,
+    rank_of,
+    reaches_of,
+    shape_of_kernel,
+    sizes_of,
+)
 
 
 def _transposed_shape(
@@ -78,7 +88,7 @@ class ConvTranspose(Convolution):
     )
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves.
+        """Convolves the input, transposed, over its spatial axes.
 
         Args:
           inputs: array of shape ``(*batch, *spatial, in_features)``, with as many spatial axes as the kernel, and any
@@ -87,10 +97,10 @@ class ConvTranspose(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        return self._apply(inputs, self._convolve)
+        return Convolution._apply(self, inputs, functools.partial(ConvTranspose._convolve, self))
 
     def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        padding, strides = padding_of(self), sizes_of(self, "strides", self._rank)
+        padding, strides = padding_of(self, ConvTranspose.paddings), sizes_of(self, "strides", rank_of(self))
         is_circular = padding == "CIRCULAR"
         if padding == "CAUSAL":
             padding = ((reaches_of(self)[0], strides[0] - 1),)
@@ -99,13 +109,13 @@ class ConvTranspose(Convolution):
             kernel,
             strides,
             "VALID" if is_circular else padding,
-            rhs_dilation=sizes_of(self, "kernel_dilation", self._rank),
-            dimension_numbers=features_last(self._rank),
+            rhs_dilation=sizes_of(self, "kernel_dilation", rank_of(self)),
+            dimension_numbers=features_last(rank_of(self)),
             transpose_kernel=self.transpose_kernel,
             precision=self.precision,
             preferred_element_type=self.preferred_element_type,
         )
-        return self._wrapped(y, x, strides) if is_circular else y
+        return ConvTranspose._wrapped(self, y, x, strides) if is_circular else y
 
     def _wrapped(self, y: jax.Array, x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
         """Adds elements that are whole periods apart; an odd element goes to the side where `Conv` pads more."""

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from declax import errors
+from declax._jax import is_symbolic
 from declax._module.module import Module
 from declax._typing import Dtype, PrecisionLike
 from declax._variables.kinds import Intermediate
 from declax.nn import dtypes
-from declax.nn._checks import check_broadcasts
-from declax.nn.masks import near_positions, of_one_segment
+from declax.nn._checks import check_broadcasts, check_mask
+from declax.nn.masks import FIX_OF_MASK, near_positions, of_one_segment
 from declax.nn.rope import RoPE
 
 
@@ -59,7 +60,8 @@ def dot_product_attention_weights(
       Array of shape ``(*batch, heads, queries, keys)``.
 
     Raises:
-      LayerError: for arrays whose shapes do not fit each other, and for dropout without a key.
+      LayerError: for arrays whose shapes do not fit each other, for a mask with negative numbers, and for
+        dropout without a key.
 
     >>> import declax as dx
     >>> dx.nn.dot_product_attention_weights(jnp.ones((2, 1, 4)), jnp.ones((3, 1, 4)), is_causal=True).round(2).tolist()
@@ -67,6 +69,7 @@ def dot_product_attention_weights(
     """
     query, key = promote_dtype((query, key), dtype=dtype)
     _check_shapes(query, key)
+    check_mask("dot_product_attention.mask", mask, FIX_OF_MASK)
     groups = query.shape[-2] // key.shape[-2]
     query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
     logits = jnp.einsum("...qhgd,...khd->...hgqk", _in_groups(query, groups, axis=-2), key, precision=precision)
@@ -82,7 +85,7 @@ def dot_product_attention_weights(
         weights = jnp.where(mask, weights, jnp.finfo(weights.dtype).min)  # type: ignore[no-untyped-call]  # jax leaves it untyped
     weights = dtypes.cast(jax.nn.softmax(weights), query.dtype)
     if module is not None:
-        module.sow(Intermediate, "attention_weights", weights)
+        Module.sow(module, Intermediate, "attention_weights", weights)
     if deterministic or dropout_rate == 0:
         return weights
     shape = (*(1,) * (weights.ndim - 2), *weights.shape[-2:]) if broadcast_dropout else weights.shape
@@ -133,7 +136,7 @@ def dot_product_attention(
 
     Raises:
       LayerError: for arrays whose shapes do not fit each other, for a mask or bias that does not broadcast to the
-        pairs, and for dropout without a key.
+        pairs, for a mask with negative numbers, and for dropout without a key.
 
     >>> import declax as dx
     >>> query, key, value = jnp.ones((2, 5, 8, 4)), jnp.ones((2, 6, 2, 4)), jnp.ones((2, 6, 2, 4))
@@ -142,6 +145,7 @@ def dot_product_attention(
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     _check_shapes(query, key, value)
+    check_mask("dot_product_attention.mask", mask, FIX_OF_MASK)
     if segment_ids is not None:
         mask = _both(mask, of_one_segment(segment_ids, query.shape[:-2], key.shape[:-2]))
     if local_window_size is not None or not (isinstance(query_offset, int) and query_offset == 0):
@@ -220,9 +224,10 @@ def _fused(
         return flat(x.reshape((1,) * (len(pairs) - x.ndim) + x.shape))
 
     mask = None if mask is None else of_pairs("mask", mask.astype(bool))
+    scale = 1.0 if is_symbolic(query.shape[-1]) else None  # a check for all sizes needs no values
     with jax.numpy_dtype_promotion("standard"):  # which JAX's function needs
         out: jax.Array = jax.nn.dot_product_attention(
-            flat(query), flat(key), flat(value), of_pairs("bias", bias), mask, is_causal=is_causal
+            flat(query), flat(key), flat(value), of_pairs("bias", bias), mask, scale=scale, is_causal=is_causal
         )
     return out.reshape(*query.shape[:-1], value.shape[-1])
 

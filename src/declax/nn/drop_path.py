@@ -8,7 +8,8 @@ import jax
 
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import field
-from declax.nn.stochastic import Dropout
+from declax._random.streams import Rngs, RngStream
+from declax.nn.stochastic import Dropout, dropped
 
 
 @dataclass
@@ -34,5 +35,12 @@ class DropPath(Dropout):
 
     broadcast_dims: Sequence[int] = field(default=(), init=False)
 
-    def _shared_axes(self, inputs: jax.Array) -> tuple[int, ...]:
-        return tuple(range(1, inputs.ndim))
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | jax.Array | None = None,
+    ) -> jax.Array:
+        """Drops whole examples; the arguments are those of `Dropout`."""
+        return dropped(self, inputs, deterministic, rngs, lambda x: range(1, x.ndim))

@@ -91,10 +91,14 @@ def _is_promoted(args: tuple[Any, ...], dtype: Dtype | None) -> bool:
         if arg is None:
             continue
         found = jax.typeof(arg) if isinstance(arg, jax.Array) else None
-        if found is None or found.weak_type or common not in (None, found.dtype):
+        if found is None or found.weak_type:
+            return False
+        if common is not None and common != found.dtype:
             return False
         common = found.dtype
-    return common is not None and dtype in (None, common) and jnp.issubdtype(common, jnp.inexact)
+    if common is None or (dtype is not None and common != dtype):  # in NumPy, float64 == None
+        return False
+    return jnp.issubdtype(common, jnp.inexact)
 
 
 def cast(x: jax.Array, dtype: Dtype) -> jax.Array:

@@ -19,8 +19,8 @@ from declax._variables.placement import explicit_spec, make_spec, several
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
+from declax.nn._defaults import OutSharding, default_embed_init
 from declax.nn.layer import Layer
-from declax.nn.linear import OutSharding, default_embed_init
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Embed(Layer):
     )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Looks rows up.
+        """Looks up the vector of each integer.
 
         As everywhere in JAX, no error can come from a value inside a compiled program; `jax.debug_nans(True)` finds the
         rows that do not exist. A table of one row gives that row for each integer, as in NNX.
@@ -90,7 +90,7 @@ class Embed(Layer):
                 fix="embed(inputs.astype(jnp.int32))",
             )
         table = self.embedding.value
-        (table,) = self.promote_dtype((table,), dtype=self._dtype_of(table), inexact=False)
+        (table,) = self.promote_dtype((table,), dtype=Embed._dtype_of(self, table), inexact=False)
         if self.num_embeddings == 1:
             inputs = jnp.zeros_like(inputs)
         out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
@@ -115,7 +115,7 @@ class Embed(Layer):
         (2, 5)
         """
         table = self.embedding.value
-        query, table = self.promote_dtype((query, table), dtype=self._dtype_of(table))
+        query, table = self.promote_dtype((query, table), dtype=Embed._dtype_of(self, table))
         check_last_axis(self, "features", query, "query")
         return jnp.dot(query, table.T, out_sharding=out_sharding)
 

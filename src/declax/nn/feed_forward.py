@@ -15,9 +15,10 @@ from declax._typing import Activation, Dtype, Initializer, PrecisionLike
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
+from declax.nn._defaults import Made, default_bias_init, default_kernel_init
 from declax.nn.activations import gelu, silu
 from declax.nn.layer import Layer
-from declax.nn.linear import Linear, Made, default_bias_init, default_kernel_init
+from declax.nn.linear import Linear
 from declax.nn.stochastic import Dropout
 
 
@@ -120,7 +121,7 @@ class MLP(_FeedForward):
     dropout: Dropout | None = when(_is_positive(_FeedForward.dropout_rate), Dropout(_FeedForward.dropout_rate))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the network.
+        """Applies two affine maps of the last axis, with the activation between them.
 
         Args:
           inputs: array of shape ``(..., in_features)``.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from dataclasses import KW_ONLY, InitVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from declax._classes.decorator import dataclass
 from declax._fields.specifiers import field
@@ -57,6 +57,8 @@ class Layer(Module):
 
     _pytree__implies_rngs: ClassVar[bool] = True
     if TYPE_CHECKING:
-        rngs: ImpliedRngs = field(default=None, kw_only=True)  # type: ignore[assignment]  # editors show the default
+        _pytree__keys: ClassVar[Literal["implied"]]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]  # other than a Module
+        _: KW_ONLY  # ty overlooks `kw_only` of a field that is a descriptor
+        rngs: ImpliedRngs = field(default=None)  # type: ignore[arg-type]  # editors show the default
     else:
         rngs: InitVar[Rngs | None] = field(default=None, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar  # pyright knows it by this module only
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import lax
@@ -16,19 +16,13 @@ from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
-from declax.initializers import lecun_normal, variance_scaling, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis
+from declax.nn._defaults import OutSharding as OutSharding
+from declax.nn._defaults import default_bias_init as default_bias_init
+from declax.nn._defaults import default_embed_init as default_embed_init
+from declax.nn._defaults import default_kernel_init as default_kernel_init
 from declax.nn.layer import Layer
-
-default_kernel_init: Initializer = lecun_normal()
-default_bias_init: Initializer = zeros
-default_embed_init: Initializer = variance_scaling(1.0, "fan_in", "normal", out_axis=0)
-
-OutSharding: TypeAlias = jax.NamedSharding | jax.P | None
-
-Made: TypeAlias = tuple[Initializer, Mapping[str, Any]]
-"""How a parameter is made: by an initializer, with metadata."""
 
 
 @dataclass
@@ -87,7 +81,7 @@ class Linear(Layer):
     )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the map.
+        """Applies the affine map to the last axis.
 
         Args:
           inputs: array of shape ``(..., in_features)``.

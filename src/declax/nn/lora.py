@@ -26,9 +26,10 @@ from declax._variables.variable import Variable
 from declax.initializers import he_uniform, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
+from declax.nn._defaults import OutSharding
 from declax.nn.contractions import LinearGeneral, sizes_of
 from declax.nn.layer import Layer
-from declax.nn.linear import Linear, OutSharding
+from declax.nn.linear import Linear
 
 default_a_initializer: Initializer = he_uniform()
 default_b_initializer: Initializer = zeros
@@ -125,7 +126,7 @@ class LoRA(Layer):
             )
 
     def __call__(self, x: jax.Array, **kwargs: Any) -> jax.Array:
-        """Applies the map.
+        """Applies the low-rank map, alone or beside the other module.
 
         Args:
           x: array of shape ``(..., in_features)``.
@@ -198,7 +199,7 @@ class LoRALinear(Linear):
     )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the map and its adapter.
+        """Applies the affine map of the last axis and its low-rank adapter.
 
         Args:
           inputs: array of shape ``(..., in_features)``.
@@ -248,7 +249,7 @@ class LoRALinearGeneral(LinearGeneral):
             )
 
     def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
-        """Applies the map and its adapter.
+        """Applies the affine map of some axes and its low-rank adapter.
 
         Args:
           inputs: array whose axes `axis` have the sizes `in_features`.

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 
 from declax import errors
 from declax._typing import Dtype
+from declax.nn._checks import check_mask
+
+FIX_OF_MASK: Final = (
+    "mask=added == 0        # of an array that is 0 where a query may look\nbias=added        # adds it"
+)
+"""For a mask that is added to the logits, as in PyTorch: it would mean the opposite."""
 
 
 def make_attention_mask(
@@ -70,7 +77,7 @@ def combine_masks(*masks: jax.Array | None, dtype: Dtype = jnp.float32) -> jax.A
       The mask, or None if all are None.
 
     Raises:
-      LayerError: for masks with different numbers of axes.
+      LayerError: for masks with different numbers of axes, and for masks with negative numbers.
 
     >>> import declax as dx
     >>> dx.combine_masks(jnp.array([[1, 1]]), None, jnp.array([[1], [0]])).tolist()
@@ -87,6 +94,8 @@ def combine_masks(*masks: jax.Array | None, dtype: Dtype = jnp.float32) -> jax.A
             got=", ".join(str(mask.shape) for mask in given),
             fix="mask[:, None]   # for one without an axis of heads",
         )
+    for mask in given:
+        check_mask("combine_masks", mask, FIX_OF_MASK)
     return functools.reduce(jnp.logical_and, given).astype(dtype)
 
 

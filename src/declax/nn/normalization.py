@@ -14,7 +14,17 @@ from declax._fields.specifiers import KW_ONLY, field
 from declax._lazy import lazy_names
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of, is_integer
-from declax.nn._normalizing import Normalization, Scaling, square_of
+from declax.nn._normalizing import (
+    Normalization,
+    Scaling,
+    check_features,
+    checked_mask,
+    means_of,
+    moments_of,
+    normalize,
+    promoted,
+    square_of,
+)
 
 if TYPE_CHECKING:
     from declax.nn.batch_norm import BatchNorm as BatchNorm
@@ -69,7 +79,7 @@ class LayerNorm(Normalization):
         check_axes_type(self, "feature_axes")
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
+        """Normalizes each example over its features.
 
         Args:
           x: array whose feature axes have `num_features` elements together.
@@ -79,13 +89,13 @@ class LayerNorm(Normalization):
         Returns:
           Array of the shape of `x`.
         """
-        x, scale, bias = self._promoted(x)
+        x, scale, bias = promoted(self, x)
         axes = axes_of(self, "reduction_axes", x, "x")
         features = axes_of(self, "feature_axes", x, "x")
-        self._check_features(x, features)
-        mask = self._checked_mask(x, mask)
-        mean, var = self._moments(x, axes, mask)
-        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+        check_features(self, x, features)
+        mask = checked_mask(self, x, mask)
+        mean, var = moments_of(self, x, axes, mask)
+        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
 
 @dataclass
@@ -131,7 +141,7 @@ class RMSNorm(Scaling):
         check_axes_type(self, "feature_axes")
 
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
+        """Divides each example by the root mean square of its features.
 
         Args:
           x: array whose feature axes have `num_features` elements together.
@@ -145,11 +155,16 @@ class RMSNorm(Scaling):
         x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
         axes = axes_of(self, "reduction_axes", x, "x")
         features = axes_of(self, "feature_axes", x, "x")
-        self._check_features(x, features)
+        check_features(self, x, features)
         squares = square_of(dtypes.cast(x, dtypes.statistics_dtype(x.dtype)))
-        (square,) = self._means((squares,), axes, self._checked_mask(x, mask))
+        (square,) = means_of(self, (squares,), axes, checked_mask(self, x, mask))
         square = jnp.expand_dims(square, axes)
-        return self._normalize(x, jnp.zeros_like(square), square, scale, None, features)
+        return normalize(self, x, jnp.zeros_like(square), square, scale, None, features)
+
+
+def _groups_of(features: int) -> int:
+    """The largest number of groups, up to the usual 32, that divides the features."""
+    return next(count for count in range(min(32, features), 0, -1) if features % count == 0)
 
 
 @dataclass
@@ -202,17 +217,19 @@ class GroupNorm(Normalization):
             check_axes_type(self, "reduction_axes")
         given = (self.num_groups, self.group_size)
         divisor = self.num_groups if self.group_size is None else self.group_size
-        if None not in given or not is_integer(divisor) or divisor < 1 or self.num_features % divisor:
+        features = self.num_features
+        if None not in given or not is_integer(divisor) or divisor < 1 or features % divisor:
             raise errors.LayerError(
                 field_of(self, "num_groups"),
                 "the features cannot be split into these groups",
-                expected=f"num_groups or group_size, which divides num_features={self.num_features}; the other is None",
+                expected=f"num_groups or group_size, which divides num_features={features}; the other is None",
                 got=f"num_groups={self.num_groups}, group_size={self.group_size}",
-                fix="dx.GroupNorm(num_features, num_groups=None, group_size=16, rngs=rngs)",
+                fix=f"dx.GroupNorm({features}, num_groups={_groups_of(features)}, rngs=rngs)\n"
+                f"dx.GroupNorm({features}, num_groups=None, group_size={features // _groups_of(features)}, rngs=rngs)",
             )
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
+        """Normalizes each example over groups of its features.
 
         Args:
           x: array of shape ``(batch, ..., num_features)``.
@@ -222,18 +239,18 @@ class GroupNorm(Normalization):
         Returns:
           Array of the shape of `x`.
         """
-        x, scale, bias = self._promoted(x)
+        x, scale, bias = promoted(self, x)
         last = x.ndim - 1
-        self._check_features(x, (last,))
+        check_features(self, x, (last,))
         reduced = range(1, x.ndim) if self.reduction_axes is None else axes_of(self, "reduction_axes", x, "x")
         axes = (*(axis for axis in reduced if axis != last), x.ndim)
         size = self.group_size or self.num_features // (self.num_groups or 1)
         grouped = (*x.shape[:-1], -1, size)
-        mask = self._checked_mask(x, mask)
+        mask = checked_mask(self, x, mask)
         mask = None if mask is None else jnp.broadcast_to(mask, x.shape).reshape(grouped)
-        moments = self._moments(x.reshape(grouped), axes, mask)
+        moments = moments_of(self, x.reshape(grouped), axes, mask)
         mean, var = (jnp.repeat(jnp.expand_dims(m, axes)[..., 0], size, -1) for m in moments)
-        return self._normalize(x, mean, var, scale, bias, (last,))
+        return normalize(self, x, mean, var, scale, bias, (last,))
 
 
 @dataclass
@@ -281,7 +298,7 @@ class InstanceNorm(Normalization):
         check_axes_type(self, "feature_axes")
 
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
+        """Normalizes each feature of each example.
 
         Args:
           x: array of shape ``(batch, ...)`` whose feature axes have `num_features` elements together.
@@ -291,7 +308,7 @@ class InstanceNorm(Normalization):
         Returns:
           Array of the shape of `x`.
         """
-        x, scale, bias = self._promoted(x)
+        x, scale, bias = promoted(self, x)
         features = axes_of(self, "feature_axes", x, "x")
         if 0 in features:
             raise errors.LayerError(
@@ -301,11 +318,11 @@ class InstanceNorm(Normalization):
                 got=f"{self.feature_axes!r} of {errors.describe(x)}",
                 fix="norm(x[None])[0]   # for a single example",
             )
-        self._check_features(x, features)
+        check_features(self, x, features)
         axes = tuple(axis for axis in range(1, x.ndim) if axis not in features)
-        mask = self._checked_mask(x, mask)
-        mean, var = self._moments(x, axes, mask)
-        return self._normalize(x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
+        mask = checked_mask(self, x, mask)
+        mean, var = moments_of(self, x, axes, mask)
+        return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
 
 if not TYPE_CHECKING:

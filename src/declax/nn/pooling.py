@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from declax import errors
+from declax._jax import is_symbolic
 from declax.nn._checks import is_integer
 
 Padding: TypeAlias = str | Sequence[tuple[int, int]]
@@ -268,7 +269,7 @@ def _pads(
     else:
         pads = _given_pads(where, padding, len(window))
     for axis, (size, extent, (low, high)) in enumerate(zip(shape, window, pads, strict=True)):
-        if low + size + high < extent:
+        if not is_symbolic(low) and low + size + high < extent:  # a symbolic padding is "SAME", which always fits
             raise errors.LayerError(
                 f"{where}.window_shape",
                 "does not fit into the inputs, so that nothing would be left",
@@ -289,7 +290,8 @@ def _named_pads(
             expected=", ".join(map(repr, _NAMED_PADDINGS)) + ", or pairs (before, after)",
             fix=errors.suggest(padding.upper(), _NAMED_PADDINGS),
         )
-    return tuple((int(low), int(high)) for low, high in lax.padtype_to_pads(shape, window, strides, padding.upper()))
+    pads = lax.padtype_to_pads(shape, window, strides, padding.upper())
+    return tuple((low, high) if is_symbolic(low) else (int(low), int(high)) for low, high in pads)
 
 
 def _given_pads(where: str, padding: object, count: int) -> tuple[tuple[int, int], ...]:

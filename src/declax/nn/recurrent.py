@@ -23,6 +23,8 @@ from declax._random.streams import Rngs, RngStream
 from declax._variables.kinds import RngState
 from declax._variables.placement import explicit_spec, make_spec, reshard
 from declax.nn._checks import field_of
+from declax.nn._defaults import default_bias_init as default_bias_init
+from declax.nn._defaults import default_kernel_init as default_kernel_init
 from declax.nn.cells import C, RngSource, RNNCellBase, _Cell
 from declax.nn.cells import GRUCell as GRUCell
 from declax.nn.cells import LSTMCell as LSTMCell
@@ -30,8 +32,6 @@ from declax.nn.cells import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn.cells import SimpleCell as SimpleCell
 from declax.nn.cells import modified_orthogonal as modified_orthogonal
 from declax.nn.layer import Layer
-from declax.nn.linear import default_bias_init as default_bias_init
-from declax.nn.linear import default_kernel_init as default_kernel_init
 from declax.transforms._engine.prefixes import Carry, StateAxes
 from declax.transforms.abstract import eval_shape
 from declax.transforms.scanning import scan
@@ -187,7 +187,7 @@ class RNN(Layer, Generic[C]):
         keep_order = self.keep_order if keep_order is None else keep_order
 
         inputs = jnp.asarray(inputs)
-        time_axis, batch = self._axes_of(inputs, time_major)
+        time_axis, batch = _axes_of(self, inputs, time_major)
         lengths = None if seq_lengths is None else _lengths_of(seq_lengths, batch, inputs.shape[time_axis])
         flip = functools.partial(flip_sequences, seq_lengths=lengths, num_batch_dims=len(batch), time_major=time_major)
         if reverse:
@@ -200,7 +200,7 @@ class RNN(Layer, Generic[C]):
             first = _in_dtypes_of_step(self.cell, first, shape, inputs.dtype)
             initial_carry = _as_split(first, inputs, time_axis, len(batch))
         with_carries = lengths is not None and return_carry
-        carry, outputs = self._run(time_axis, with_carries)(self.cell, initial_carry, inputs)
+        carry, outputs = _run(self, time_axis, with_carries)(self.cell, initial_carry, inputs)
         if lengths is not None and return_carry:
             carries, outputs = outputs
             carry = _last_carry(carries, initial_carry, lengths)
@@ -208,22 +208,24 @@ class RNN(Layer, Generic[C]):
             outputs = jax.tree.map(flip, outputs)
         return (carry, outputs) if return_carry else outputs
 
-    def _axes_of(self, inputs: jax.Array, time_major: bool) -> tuple[int, tuple[int, ...]]:
-        """The time axis, and the sizes of the batch axes."""
-        batch_axes = inputs.ndim - self.cell.num_feature_axes - 1
-        if batch_axes < 0:
-            raise errors.LayerError(
-                field_of(self, "cell"),
-                "'inputs' has no time axis",
-                expected=f"a time axis before {self.cell.num_feature_axes} axes of features",
-                got=errors.describe(inputs),
-            )
-        return (0, inputs.shape[1 : 1 + batch_axes]) if time_major else (batch_axes, inputs.shape[:batch_axes])
 
-    def _run(self, time_axis: int, with_carries: bool) -> Callable[[Any, Any, jax.Array], tuple[Any, Any]]:
-        state_axes = StateAxes({...: Carry} if self.state_axes is None else self.state_axes)
-        broadcast: Any = None if self.broadcast_rngs is None else to_predicate(self.broadcast_rngs)
-        return _steps(state_axes, broadcast, time_axis, self.unroll, with_carries)
+def _axes_of(layer: RNN[Any], inputs: jax.Array, time_major: bool) -> tuple[int, tuple[int, ...]]:
+    """The time axis, and the sizes of the batch axes."""
+    batch_axes = inputs.ndim - layer.cell.num_feature_axes - 1
+    if batch_axes < 0:
+        raise errors.LayerError(
+            field_of(layer, "cell"),
+            "'inputs' has no time axis",
+            expected=f"a time axis before {layer.cell.num_feature_axes} axes of features",
+            got=errors.describe(inputs),
+        )
+    return (0, inputs.shape[1 : 1 + batch_axes]) if time_major else (batch_axes, inputs.shape[:batch_axes])
+
+
+def _run(layer: RNN[Any], time_axis: int, with_carries: bool) -> Callable[[Any, Any, jax.Array], tuple[Any, Any]]:
+    state_axes = StateAxes({...: Carry} if layer.state_axes is None else layer.state_axes)
+    broadcast: Any = None if layer.broadcast_rngs is None else to_predicate(layer.broadcast_rngs)
+    return _steps(state_axes, broadcast, time_axis, layer.unroll, with_carries)
 
 
 def _in_dtypes_of_step(cell: RNNCellBase[C], carry: C, shape: tuple[int, ...], dtype: Any) -> C:
@@ -378,6 +380,22 @@ class Bidirectional(Layer):
     def __post_init__(self) -> None:
         self.rngs = _carry_stream(self, self.rngs)  # pyright: ignore[reportIncompatibleVariableOverride]  # it is kept
 
+    @overload
+    def __call__(
+        self, inputs: jax.Array, *, return_carry: Literal[True], **options: Unpack[RunOptions[tuple[Any, Any]]]
+    ) -> tuple[tuple[Any, Any], jax.Array]: ...
+    @overload
+    def __call__(
+        self, inputs: jax.Array, *, return_carry: Literal[False], **options: Unpack[RunOptions[tuple[Any, Any]]]
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        return_carry: bool | None = None,
+        **options: Unpack[RunOptions[tuple[Any, Any]]],
+    ) -> Any: ...
     def __call__(
         self,
         inputs: jax.Array,

@@ -49,7 +49,7 @@ class RoPE(Layer):
     rotary_features: int | None = field(default=None, ge=2)
 
     def __call__(self, x: jax.Array, positions: jax.Array | None = None, *, axis: int = -2) -> jax.Array:
-        """Rotates.
+        """Rotates pairs of features by angles that grow with the position.
 
         Args:
           x: array whose last axis holds the features, as ``(batch..., length, features)``.

@@ -14,9 +14,11 @@ import numpy as np
 
 from declax import _jax
 from declax._classes.pytree import Pytree
+from declax._fields.call import has_expression
 from declax._fields.snapshots import exact_types
 from declax._fields.sources import text_of
 from declax._graph.api import clone, merge, split, state
+from declax._graph.differences import STATIC_VALUE, first_differing
 from declax._graph.iteration import iter_graph
 from declax._graph.nodes import Kind, kind_of
 from declax._graph.updating import update
@@ -27,12 +29,14 @@ from declax._tree.layout import BOUND_KEY, TRACE_KEY
 from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path
 from declax._variables.kinds import RngCount
+from declax._variables.lost_writes import trace_of
 from declax._variables.variable import Variable
 from declax._variables.variable import _set_trace as set_trace_token
 from declax.errors import LayerError, describe
 from declax.transforms._engine.captures import Captures
+from declax.transforms._engine.names import joined
 from declax.transforms._engine.prefixes import Carry, StateAxes
-from declax.transforms._engine.structure import Mode, is_root, joined
+from declax.transforms._engine.structure import Mode, is_root
 from declax.transforms.axis_names import PARTITION_NAME
 from declax.transforms.rematerialization import remat as rematerialized
 from declax.transforms.scanning import scan
@@ -126,13 +130,20 @@ class Stacked(Module, Generic[M]):
           **options: `remat`, `unroll` and `axis_name`.
 
         Raises:
-          LayerError: the layers differ, or there are none.
+          LayerError: the layers differ, there are none, or they are expressions of a class body.
 
         >>> import declax as dx
         >>> rngs = dx.Rngs(0)
         >>> dx.Stacked.of([dx.Linear(2, 2, rngs=rngs), dx.Linear(2, 2, rngs=rngs)]).length
         2
         """
+        if has_expression(layers):
+            raise LayerError(
+                "Stacked.of",
+                "these layers are not made until an instance is created",
+                got=text_of(layers),
+                fix=f"dx.defer(dx.Stacked.of)({text_of(layers)})\ndx.Stacked(dx.Linear(dim, dim), 12)",
+            )
         listed = list(layers)
         if not listed:
             raise LayerError("Stacked.of", "there are no layers", expected="at least one", fix="dx.Stacked.of([layer])")
@@ -362,7 +373,7 @@ def _make_layers(build: Callable[..., Any], n: int, rngs: Rngs | None, metadata:
         stream.count.value = stream.count.value + drawn * jnp.arange(n, dtype=drawn.dtype)
         after[name] = rngs[name].count.value + n * drawn
     axes = StateAxes({RngCount: 0, ...: None})
-    layers = vmap(make, in_axes=(axes,), axis_size=n, transform_metadata=metadata)(own)
+    layers = vmap(make, in_axes=(axes,), axis_size=n, transform_metadata=metadata, graph=True)(own)
     for name, count in after.items():
         rngs[name].count.value = count
     return layers
@@ -394,7 +405,7 @@ def _checked(layer: Any, build: Callable[..., Any]) -> Any:
         raise LayerError("Stacked", "the function does not return a Module", got=describe(layer), fix=EXAMPLE)
     outside = {id(part) for root in Captures(build).values for _, part in iter_graph(root)}
     for path, part in _with_arrays(layer):
-        trace_token = part._trace if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
+        trace_token = trace_of(part) if isinstance(part, Variable) else vars(part).get(TRACE_KEY, _jax.TOP)
         if id(part) in outside or trace_token is not _jax.current_trace():
             raise _shared(f"{joined('layer', path)}, which the function does not create")
     return layer
@@ -427,11 +438,15 @@ def _stack(layers: list[Any], axis_name: str | None) -> Any:
     for number, layer in enumerate(layers):
         other, state = split(layer)
         if other is not graphdef:
+            found = first_differing(graphdef, other)
+            expected, got = (
+                repr(side) if found.fact == STATIC_VALUE else str(side) for side in (found.before, found.after)
+            )
             raise LayerError(
-                f"Stacked.of, layer {number}",
+                f"Stacked.of, {joined(f'layers[{number}]', found.path)}",
                 "its structure differs from that of layer 0",
-                expected=repr(graphdef),
-                got=repr(other),
+                expected=expected or None,
+                got=got or None,
                 why="one program runs all layers",
                 fix="dx.List(layers)        # for different layers",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -64,7 +64,7 @@ class Dropout(Layer):
         elif isinstance(self.rngs, RngStream):
             self.rngs = self.rngs.fork()  # pyright: ignore[reportIncompatibleVariableOverride]  # it is kept
         elif self.rngs is not None:
-            raise self._not_rngs(self.rngs, "an Rngs, an RngStream or None")
+            raise _not_rngs(self, self.rngs, "an Rngs, an RngStream or None")
 
     def __call__(
         self,
@@ -73,7 +73,7 @@ class Dropout(Layer):
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
     ) -> jax.Array:
-        """Applies dropout.
+        """Sets a random part of the input to zero, and scales the rest up.
 
         Args:
           inputs: array of any shape, of a floating or complex dtype.
@@ -83,23 +83,7 @@ class Dropout(Layer):
         Returns:
           Array of the shape and dtype of `inputs`.
         """
-        fix = "dropout(x, deterministic=True), or model.train() and model.eval()"
-        is_deterministic = decide(self, "deterministic", deterministic, fix)
-        if is_deterministic or self.rate == 0:
-            return inputs
-        if self.rate == 1:
-            return jnp.zeros_like(inputs)  # x / (1 - rate) would give NaN gradients
-        inputs = jnp.asarray(inputs)
-        if not jnp.issubdtype(inputs.dtype, jnp.inexact):
-            raise errors.LayerError(
-                field_of(self, "rate"),
-                "dropout cannot scale values of this dtype",
-                expected="an array of a floating or complex dtype",
-                got=errors.describe(inputs),
-                fix="dropout(inputs.astype(jnp.float32))",
-            )
-        keep = self._keep(self._key(rngs), inputs)
-        return jnp.where(keep, inputs / (1.0 - self.rate), jnp.zeros_like(inputs))
+        return dropped(self, inputs, deterministic, rngs, lambda x: axes_of(self, "broadcast_dims", x, "inputs"))
 
     def set_view(self, deterministic: bool | None = None, **kwargs: Any) -> dict[str, Any]:
         """Sets attributes of a view; called by `dx.view`.
@@ -115,39 +99,64 @@ class Dropout(Layer):
             self.deterministic = deterministic
         return kwargs
 
-    def _keep(self, key: jax.Array, inputs: jax.Array) -> jax.Array:
-        """The mask, of size 1 along `broadcast_dims`, with the sharding of the input."""
-        shared = self._shared_axes(inputs)
-        shape = tuple(1 if axis in shared else size for axis, size in enumerate(inputs.shape))
-        sharding = jax.typeof(inputs).sharding
-        if shared:
-            spec = (None if axis in shared else name for axis, name in enumerate(sharding.spec))
-            sharding = sharding.update(spec=jax.P(*spec))  # type: ignore[no-untyped-call]  # jax leaves it untyped
-        return jax.random.bernoulli(key, 1.0 - self.rate, shape, out_sharding=sharding)
 
-    def _shared_axes(self, inputs: jax.Array) -> tuple[int, ...]:
-        """The axes along which all elements share one fate."""
-        return axes_of(self, "broadcast_dims", inputs, "inputs")
-
-    def _key(self, given: Rngs | RngStream | jax.Array | None) -> jax.Array:
-        rngs = self.rngs if given is None else given
-        if isinstance(rngs, Rngs):
-            return rngs[self.rng_collection]()
-        if isinstance(rngs, RngStream):
-            return rngs()
-        if isinstance(rngs, jax.Array):
-            return rngs
-        if rngs is not None:
-            raise self._not_rngs(rngs, "an Rngs, an RngStream, a key or None")
-        fix = "rngs=dx.Rngs(0) where the model is made, or dropout(x, rngs=rngs), or model.eval()"
-        why = f"`deterministic` is False, but no `rngs` argument was provided to {errors.type_name(type(self))}"
-        raise no_random_numbers(self, why, fix)
-
-    def _not_rngs(self, given: object, expected: str) -> errors.LayerError:
-        return errors.LayerError(
-            field_of(self, "rngs"),
-            "this is not a source of random keys",
-            expected=expected,
-            got=errors.describe(given),
-            fix="rngs=dx.Rngs(0)",
+def dropped(
+    layer: Dropout,
+    inputs: jax.Array,
+    deterministic: bool | None,
+    rngs: Rngs | RngStream | jax.Array | None,
+    shared: Callable[[jax.Array], Collection[int]],
+) -> jax.Array:
+    """The input after dropout; elements along shared axes have one fate."""
+    fix = "dropout(x, deterministic=True), or model.train() and model.eval()"
+    is_deterministic = decide(layer, "deterministic", deterministic, fix)
+    if is_deterministic or layer.rate == 0:
+        return inputs
+    if layer.rate == 1:
+        return jnp.zeros_like(inputs)  # x / (1 - rate) would give NaN gradients
+    inputs = jnp.asarray(inputs)
+    if not jnp.issubdtype(inputs.dtype, jnp.inexact):
+        raise errors.LayerError(
+            field_of(layer, "rate"),
+            "dropout cannot scale values of this dtype",
+            expected="an array of a floating or complex dtype",
+            got=errors.describe(inputs),
+            fix="dropout(inputs.astype(jnp.float32))",
         )
+    keep = _keep(layer, _key(layer, rngs), inputs, shared(inputs))
+    return jnp.where(keep, inputs / (1.0 - layer.rate), jnp.zeros_like(inputs))
+
+
+def _keep(layer: Dropout, key: jax.Array, inputs: jax.Array, shared: Collection[int]) -> jax.Array:
+    """The mask, of size 1 along shared axes, with the sharding of the input."""
+    shape = tuple(1 if axis in shared else size for axis, size in enumerate(inputs.shape))
+    sharding = jax.typeof(inputs).sharding
+    if shared:
+        spec = (None if axis in shared else name for axis, name in enumerate(sharding.spec))
+        sharding = sharding.update(spec=jax.P(*spec))  # type: ignore[no-untyped-call]  # jax leaves it untyped
+    return jax.random.bernoulli(key, 1.0 - layer.rate, shape, out_sharding=sharding)
+
+
+def _key(layer: Dropout, given: Rngs | RngStream | jax.Array | None) -> jax.Array:
+    rngs = layer.rngs if given is None else given
+    if isinstance(rngs, Rngs):
+        return rngs[layer.rng_collection]()
+    if isinstance(rngs, RngStream):
+        return rngs()
+    if isinstance(rngs, jax.Array):
+        return rngs
+    if rngs is not None:
+        raise _not_rngs(layer, rngs, "an Rngs, an RngStream, a key or None")
+    fix = "rngs=dx.Rngs(0) where the model is made, or dropout(x, rngs=rngs), or model.eval()"
+    why = f"`deterministic` is False, but no `rngs` argument was provided to {errors.type_name(type(layer))}"
+    raise no_random_numbers(layer, why, fix)
+
+
+def _not_rngs(layer: Dropout, given: object, expected: str) -> errors.LayerError:
+    return errors.LayerError(
+        field_of(layer, "rngs"),
+        "this is not a source of random keys",
+        expected=expected,
+        got=errors.describe(given),
+        fix="rngs=dx.Rngs(0)",
+    )

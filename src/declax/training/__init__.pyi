@@ -2,6 +2,7 @@
 
 from declax._variables.selection import is_decayed as is_decayed
 from declax._variables.selection import is_trainable as is_trainable
+from declax.training import ema as ema
 from declax.training import metrics as metrics
 from declax.training import optimizer as optimizer
 from declax.training._opt_state import OptArray as OptArray

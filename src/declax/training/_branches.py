@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 import jax
+from typing_extensions import TypeVar
 
 from declax import _jax, errors
 from declax._classes.pytree import Pytree, layout_of
@@ -19,13 +20,15 @@ from declax._tree.attributes import wrong_trace
 from declax._tree.layout import BOUND_KEY, LAYOUT_KEY, TRACE_KEY, Layout, Name
 from declax._typing import Path
 
+M_co = TypeVar("M_co", covariant=True, default=Any)
+
 
 def _make_key(name: Name) -> Any:
     return jax.tree_util.DictKey(name) if isinstance(name, str) else jax.tree_util.SequenceKey(name)
 
 
-class Branch(Pytree, Mapping[Name, Any]):
-    """One level of what mirrors the parameters, such as a part of an optax state: by ``[key]`` and by ``.name``.
+class Branch(Pytree, Mapping[Name, Any], Generic[M_co]):
+    """One level of what mirrors the parameters of a model: by ``[key]`` and by ``.name``.
 
     Unlike a dict it reports changes, so that a jitted call need not look into it.
     """
@@ -40,6 +43,10 @@ class Branch(Pytree, Mapping[Name, Any]):
         attributes[LAYOUT_KEY] = Layout.of(Branch, dict.fromkeys(children, Status.DATA))
         if _jax.trace_state.value is not _jax.TOP:
             attributes[TRACE_KEY] = _jax.trace_state.value
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __getitem__(self, key: Name) -> Any:
         attributes: dict[Any, Any] = vars(self)
@@ -57,26 +64,35 @@ class Branch(Pytree, Mapping[Name, Any]):
         if BOUND_KEY in attributes:
             epoch.advance()
 
+    def _variables(self) -> State[M_co]:
+        found: State[Any] = variables(self)  # its paths are those of the model
+        return found
+
+    @property
+    def as_model(self) -> M_co:
+        """As `State.as_model`."""
+        return cast("M_co", self)
+
     # The methods of a State that programs use, which has this place in NNX.
 
     def flat_state(self) -> FlatState:
         """As `State.flat_state`, of the Variables themselves."""
-        return variables(self).flat_state()
+        return self._variables().flat_state()
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
         """As `State.to_pure_dict`."""
-        return variables(self).to_pure_dict(extract_fn)
+        return self._variables().to_pure_dict(extract_fn)
 
-    def map(self, f: Callable[[Path, Any], Any]) -> State[Any]:
+    def map(self, f: Callable[[Path, Any], Any]) -> State[M_co]:
         """As `State.map`."""
-        return variables(self).map(f)
+        return self._variables().map(f)
 
     split = split_state
     filter = filter_state
 
-    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[Any], ...]:
+    def _parts(self, filters: tuple[Filter, ...], where: str, *, is_exhaustive: bool) -> tuple[State[M_co], ...]:
         """As of a State, of the Variables themselves."""
-        return variables(self)._parts(filters, where, is_exhaustive=is_exhaustive)
+        return self._variables()._parts(filters, where, is_exhaustive=is_exhaustive)
 
     def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], replace_fn: ReplaceFn | None = None) -> None:
         """As `State.replace_by_pure_dict`; sets the values of the Variables."""
@@ -91,7 +107,9 @@ class Branch(Pytree, Mapping[Name, Any]):
         return len(layout_of(self).statuses)
 
     __hash__ = Pytree.__hash__  # pyright: ignore[reportAssignmentType]  # a Mapping has none
-    __eq__ = Pytree.__eq__  # pyright: ignore[reportAssignmentType]  # of a Mapping, self has another type
+
+    def __eq__(self, other: object, /) -> bool:
+        return Pytree.__eq__(self, other)
 
     def _pytree__fields_for_repr(self) -> Iterable[tuple[Any, object]]:
         return self.items()
@@ -121,7 +139,7 @@ class _Level(dict[Name, Any]):
     """One level, before it is a Branch."""
 
 
-def _closed(level: dict[Name, Any]) -> Branch:
+def _closed(level: dict[Name, Any]) -> Branch[Any]:
     return Branch({name: _closed(child) if isinstance(child, _Level) else child for name, child in level.items()})
 
 

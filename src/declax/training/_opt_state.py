@@ -114,9 +114,13 @@ class OptLayout(Shared):
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """The arguments that make it again: a tree of indices, since JAX cannot pickle a treedef with named tuples."""
+        return {"tree": self.unflatten(range(len(self.order))), "targets": self.targets}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # JAX cannot pickle a treedef with named tuples, so a tree of indices stands for it.
-        return OptLayout, (self.unflatten(range(len(self.order))), self.targets)
+        return OptLayout, tuple(self.description.values())
 
 
 def leaves_of(tree: PyTree) -> Iterator[Leaf]:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from types import EllipsisType, FunctionType, MethodType
 from typing import Any, Final, Protocol, TypeGuard
+
+import jax
 
 from declax import errors
 from declax._fields.interning import Shared
+from declax._filters import BuiltIn, as_written
+from declax._variables.variable import Variable
 
 
 class Transformation(Protocol):
@@ -56,6 +61,69 @@ def check_transformation(where: str, tx: object, fix: str) -> None:
             got=errors.describe(tx),
             fix=fix,
         )
+
+
+def check_masks(where: str, tx: Transformation, written: str) -> None:
+    """Raises for a mask of optax that is a name or a filter, and not a tree of bools or a function that makes one.
+
+    Optax takes a name for the label of the whole tree, and since it is true, the mask selects all parameters.
+
+    Args:
+      where: whose masks these are.
+      tx: the transformation.
+      written: how a mask is written there, with ``{}`` for the filter.
+    """
+    for mask in _masks_in(tx):
+        filters = [leaf for leaf in jax.tree.leaves(mask) if _is_filter(leaf)]
+        if filters:
+            only = ", ".join(map(_filter_text, filters))
+            raise errors.OptimizerError(
+                where,
+                "a mask of optax is no name and no filter",
+                expected="a function from the parameters to a State of bools, as dx.mask_by makes it",
+                got=errors.describe(mask),
+                fix=written.format(f"({only})" if len(filters) > 1 else only),
+            )
+
+
+def _masks_in(tx: Transformation) -> Iterator[Any]:
+    """The values that functions of optax hold under the name ``mask``."""
+    waiting: list[Any] = [tx.init, tx.update]
+    seen = set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        named: dict[str, Any] = {}
+        if isinstance(value, (tuple, list)):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, MethodType) and _is_of_optax(type(value.__self__)):
+            named = vars(value.__self__)  # of MultiSteps
+        elif isinstance(value, FunctionType) and _is_of_optax(value):
+            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+            named = {name: cell.cell_contents for name, cell in cells}
+        if "mask" in named:
+            yield named["mask"]
+        waiting += named.values()
+
+
+def _is_of_optax(made: FunctionType | type) -> bool:
+    return made.__module__.partition(".")[0] == "optax"
+
+
+def _is_filter(value: object) -> bool:
+    is_kind = isinstance(value, type) and issubclass(value, Variable)
+    return is_kind or isinstance(value, (str, EllipsisType, BuiltIn))
+
+
+def _filter_text(given: Any) -> str:
+    """The filter that is meant by a name, or a filter as it is written."""
+    if isinstance(given, str):
+        return f"dx.PathMatches({given!r})" if set(".*?") & set(given) else f"dx.PathContains({given!r})"
+    return as_written(given)
 
 
 def describe_by(description: Description, tx: Transformation) -> None:

@@ -1,9 +1,13 @@
 """Gradients of batches that are too large for memory."""
 
+# Overloads overlap on purpose, as those of `grad`.
+# mypy: disable-error-code="overload-overlap"
+# pyright: reportOverlappingOverload=false, reportInvalidTypeVarUse=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +21,32 @@ from declax.transforms.abstract import eval_shape
 from declax.transforms.autodiff import DiffState, value_and_grad
 from declax.transforms.scanning import scan
 
-M = TypeVar("M")
+if TYPE_CHECKING:
+    from declax.transforms._engine.signatures import F, LossOf, M, Of, P, ValueAndGradientOfLambda
+
+    Models = TypeVar("Models", bound="list[Any] | tuple[Any, ...] | dict[Any, Any]")
 
 
+@overload
+def accumulate(loss: F, steps: int, *, wrt: Filter = is_trainable) -> ValueAndGradientOfLambda: ...
+@overload
 def accumulate(
-    loss: Callable[..., jax.Array], steps: int, *, wrt: Filter = is_trainable
-) -> Callable[..., tuple[jax.Array, State[Any]]]:
+    loss: LossOf[M, P], steps: int, *, wrt: Filter = is_trainable
+) -> Of[M, P, tuple[jax.Array, State[M]]]: ...
+@overload
+def accumulate(
+    loss: LossOf[Models, P], steps: int, *, wrt: Filter = is_trainable
+) -> Of[Models, P, tuple[jax.Array, Any]]: ...
+def accumulate(
+    loss: Callable[..., Any], steps: int, *, wrt: Filter = is_trainable
+) -> Callable[..., tuple[jax.Array, Any]]:
     """Computes a loss and its gradient over a batch in several steps, with the memory of one.
 
-    Each array of the batch is cut along its first axis into `steps` parts. A scan adds up their losses and gradients,
-    and divides both by `steps`: if the loss is a mean over examples, the results are those of the whole batch. The
-    model is carried: statistics and streams of random numbers go on from part to part. Call it inside of `dx.jit`.
+    Part i has the examples i, i + steps, i + 2 * steps, ... of each array of the batch, so that a batch that is split
+    over devices stays where it is: each device takes a share of its own examples. A scan adds up the losses and
+    gradients of the parts, and divides both by `steps`: if the loss is a mean over examples, the results are those of
+    the whole batch. The model is carried: statistics and streams of random numbers go on from part to part. Call it
+    inside of `dx.jit`.
 
     Args:
       loss: takes a model, and the arrays of a batch; returns a scalar.
@@ -60,28 +79,36 @@ def accumulate(
             fix="dx.accumulate(loss, steps=4)",
         )
 
-    def accumulated(model: Any, /, *batch: Any, **kwargs: Any) -> tuple[jax.Array, State[Any]]:
+    def accumulated(model: Any, /, *batch: Any, **kwargs: Any) -> tuple[jax.Array, Any]:
         def loss_of(model: Any, part: Any) -> jax.Array:
-            return loss(model, *part, **kwargs)
+            found: jax.Array = loss(model, *part, **kwargs)
+            return found
 
-        compute = value_and_grad(loss_of, argnums=DiffState(0, wrt))
+        compute = value_and_grad(loss_of, argnums=DiffState(0, wrt), graph=True)
         parts = _parts_of(batch, steps)
-        shapes = eval_shape(compute, model, jax.tree.map(lambda x: x[0], parts))
+        shapes = eval_shape(compute, model, _part(parts, 0))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         @scan(in_axes=(Carry, 0), out_axes=Carry)
-        def add(carry: Any, part: Any) -> Any:
+        def add(carry: Any, number: jax.Array) -> Any:
             model, total = carry
-            return model, jax.tree.map(jnp.add, total, compute(model, part))
+            return model, jax.tree.map(jnp.add, total, compute(model, _part(parts, number)))
 
-        _, total = add((model, zeros), parts)
-        mean: tuple[jax.Array, State[Any]] = jax.tree.map(lambda x: x / steps, total)
+        _, total = add((model, zeros), jnp.arange(steps))
+        mean: tuple[jax.Array, Any] = jax.tree.map(lambda x: x / steps, total)
         return mean
 
     return accumulated
 
 
+def _part(parts: Any, number: jax.Array | int) -> Any:
+    """The part of a number. As inputs of the scan, XLA would copy the whole batch."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, number, axis=1, keepdims=False), parts)
+
+
 def _parts_of(batch: Any, steps: int) -> Any:
+    """The arrays with an axis for the parts behind that of the examples of a part."""
+
     def cut(path: Any, given: Any) -> jax.Array:
         x: jax.Array = jnp.asarray(given)
         if x.ndim == 0 or x.shape[0] % steps:
@@ -91,10 +118,10 @@ def _parts_of(batch: Any, steps: int) -> Any:
                 expected=f"an array whose first axis is a multiple of {steps}",
                 got=errors.describe(x),
             )
-        return x.reshape(steps, x.shape[0] // steps, *x.shape[1:])
+        return x.reshape(x.shape[0] // steps, steps, *x.shape[1:])
 
     parts = jax.tree_util.tree_map_with_path(cut, batch)
-    sizes = {x.shape[1] for x in jax.tree.leaves(parts)}
+    sizes = {x.shape[0] for x in jax.tree.leaves(parts)}
     if len(sizes) > 1:
         raise errors.TransformError(
             "accumulate: the batch",

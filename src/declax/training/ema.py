@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, overload
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import TypeVar
 
 from declax import _jax, errors
 from declax._classes.pytree import Pytree
@@ -16,15 +17,16 @@ from declax._graph.api import state as state_of
 from declax._graph.binding import bind, bind_and_read
 from declax._graph.unflattening import build
 from declax._state.states import State
-from declax._typing import PyTree
+from declax._variables.donation import note_deleted
 from declax._variables.variable import Variable, new_variable
-from declax.training._branches import branches_of, find
+from declax.training._branches import Branch, branches_of, find
 from declax.training._comparison import difference, resized, shape_of
 
-M = TypeVar("M")
+M = TypeVar("M", default=Any)
+N = TypeVar("N")
 
 
-class EMA(Pytree):
+class EMA(Pytree, Generic[M]):
     """An exponential moving average of the parameters of a model.
 
     ``average = decay * average + (1 - decay) * parameter``, in the dtype of the parameter
@@ -34,7 +36,7 @@ class EMA(Pytree):
     Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", https://doi.org/10.1137/0330046.
 
     Args:
-      params: a model, or a container of models. It is read, not kept.
+      params: a model, a container of models, or a State of one. It is read, not kept.
       decay: how much of the average an update keeps, from 0 to 1.
       only: which Variables are averaged.
       graph: False if the model must be a tree; None for the default of `set_graph_mode`.
@@ -57,11 +59,17 @@ class EMA(Pytree):
     ([0.25], [1.0])
     """
 
-    params: PyTree
+    params: Branch[M]
     decay: float
     filter: Filter
     graph: bool | None
 
+    @overload
+    def __init__(
+        self: EMA[N], params: State[N], decay: float, *, only: Filter = ..., graph: bool | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self, params: M, decay: float, *, only: Filter = ..., graph: bool | None = None) -> None: ...
     def __init__(self, params: Any, decay: float, *, only: Filter = ..., graph: bool | None = None) -> None:
         if not 0 <= decay <= 1:
             raise errors.OptimizerError(
@@ -85,7 +93,7 @@ class EMA(Pytree):
         self._paths = static(given.paths)
         self.params = data(branches_of(given.paths, _variables_of(given)))
 
-    def update(self, updates: Any) -> None:
+    def update(self, updates: M | State[M]) -> None:
         """Moves the averages towards new values, in place.
 
         Args:
@@ -97,16 +105,21 @@ class EMA(Pytree):
         """
         new = self._values_of(updates, "EMA.update")
         variables = self._variables()
-        averages = [
-            jax.tree.map(partial(_average, self.decay), variable.raw_value, value)
-            for variable, value in zip(variables, new, strict=True)
-        ]
+        try:
+            averages = [
+                jax.tree.map(partial(_average, self.decay), variable.raw_value, value)
+                for variable, value in zip(variables, new, strict=True)
+            ]
+        except RuntimeError as error:  # of JAX
+            for owner, state in (updates, state_of(updates, graph=self.graph)), (self, state_of(self)):
+                note_deleted(error, owner, zip(state.paths, state.leaves, strict=True))
+            raise
         for variable in variables:
             variable.set_raw_value(variable.raw_value)  # raises if it belongs to another trace
         for variable, average in zip(variables, averages, strict=True):
             variable.set_raw_value(average)
 
-    def apply_to(self, model: M) -> M:
+    def apply_to(self, model: N) -> N:
         """A new model with the averages in place of its Variables; Variables without an average stay those of `model`.
 
         Its parameters are those of `params`, so that it follows each later update.
@@ -121,8 +134,8 @@ class EMA(Pytree):
         binding, values = bind_and_read(bind, model, self.graph)
         average_at = dict(zip(self._paths, self._variables(), strict=True))
         paths = binding.graphdef.definition.paths
-        variables = [average_at.get(path, old) for path, old in zip(paths, binding.variables, strict=True)]
-        averaged: M = build(binding.graphdef, list(values), variables=variables)
+        variables = [average_at.get(path, old) for path, old in zip(paths, binding.cells, strict=True)]
+        averaged: N = build(binding.graphdef, list(values), variables=variables, orders=binding.orders)
         return averaged
 
     def _variables(self) -> list[Variable[Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from typing_extensions import TypeVar
 
 from declax import errors
 from declax._classes.decorator import dataclass
@@ -17,6 +18,8 @@ from declax._filters import Filter
 from declax._graph.api import split
 from declax._variables.variable import Variable
 from declax.initializers import zeros
+
+R = TypeVar("R", default=Any)
 
 AxisName: TypeAlias = str | tuple[str, ...] | None
 Mask: TypeAlias = jax.Array | None
@@ -289,7 +292,7 @@ class Accuracy(Average):
             )
 
 
-class MultiMetric(Metric):
+class MultiMetric(Metric, Generic[R]):
     """Several metrics that are updated by one call.
 
     Args:
@@ -305,7 +308,11 @@ class MultiMetric(Metric):
     {'accuracy': 1.0, 'loss': 0.25}
     """
 
-    def __init__(self, **metrics: Metric) -> None:
+    @overload
+    def __init__(self: MultiMetric[jax.Array], **metrics: Average) -> None: ...
+    @overload
+    def __init__(self: MultiMetric[Any], **metrics: Metric) -> None: ...
+    def __init__(self, **metrics: Any) -> None:
         for name, metric in metrics.items():
             if hasattr(type(self), name):
                 raise errors.FieldError(
@@ -349,7 +356,7 @@ class MultiMetric(Metric):
             given = {} if masks.get(name) is None else {"mask": masks[name]}
             metric.update(**kwargs, **given)
 
-    def compute(self) -> dict[str, Any]:
+    def compute(self) -> dict[str, R]:
         """The values of all metrics by name."""
         return {name: metric.compute() for name, metric in self._metrics().items()}
 

@@ -21,12 +21,13 @@ from declax._lazy import lazy_names
 from declax._state.definition import StateDef, raw_of
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
+from declax._variables.donation import note_deleted
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Variable
 from declax.training._comparison import difference, resized, shape_of
 from declax.training._opt_state import OptArray as OptArray
 from declax.training._opt_state import OptLayout, OptState, OptVariable, variables_of
-from declax.training._transformation import StaticTransformation, Transformation, check_transformation
+from declax.training._transformation import StaticTransformation, Transformation, check_masks, check_transformation
 
 if TYPE_CHECKING:
     import optax
@@ -73,6 +74,7 @@ class Optimizer(Pytree, Generic[M]):
 
     def __init__(self, model: M, tx: Transformation, wrt: Filter = is_trainable, *, graph: bool | None = None) -> None:
         check_transformation("Optimizer.tx", tx, "optimizer = dx.Optimizer(model, optax.adam(1e-3), wrt=dx.Param)")
+        check_masks("Optimizer.tx", tx, "mask=dx.mask_by({})")
         parameters = state_of(model, wrt, graph=graph)
         if not parameters.paths:
             raise errors.OptimizerError(
@@ -138,9 +140,14 @@ class Optimizer(Pytree, Generic[M]):
         gradients = self._gradients_for(model, parameters, grads)
         before = self._layout.unflatten(map(raw_of, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
-        with jax.numpy_dtype_promotion("standard"):  # which optax needs
-            updates, after = tx.update(gradients, before, parameters, **extra)
-            applied: Any = optax.apply_updates(parameters, updates)
+        try:
+            with jax.numpy_dtype_promotion("standard"):  # which optax needs
+                updates, after = tx.update(gradients, before, parameters, **extra)
+                applied: Any = optax.apply_updates(parameters, updates)
+        except RuntimeError as error:  # of JAX
+            for owner, state in (model, parameters), (grads, gradients), (self, state_of(self)):
+                note_deleted(error, owner, zip(state.paths, state.leaves, strict=True))
+            raise
         self._write(model, applied, slots, after)
         return as_pure(updates)
 

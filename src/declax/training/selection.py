@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from declax import errors
-from declax._filters import Filter, PathMatches, Predicate, as_written, ask, predicate_of
+from declax._filters import Filter, Nothing, PathMatches, Predicate, as_written, ask, predicate_of
 from declax._state.definition import values_of
 from declax._state.states import State, make_state
 from declax._typing import Path
@@ -25,6 +25,9 @@ def mask_by(only: Filter, /) -> Callable[[State[Any]], State[Any]]:
     Returns:
       A function from the parameters to a State of bools, as `optax.masked` and `optax.adamw` take it.
 
+    Raises:
+      OptimizerError: when the optimizer is made, if the filter matches no parameter.
+
     >>> import optax
     >>> import declax as dx
     >>> model = dx.Linear(2, 2, rngs=dx.Rngs(0))
@@ -35,7 +38,11 @@ def mask_by(only: Filter, /) -> Callable[[State[Any]], State[Any]]:
     predicate = predicate_of(only, "mask_by")
 
     def mask(parameters: State[Any]) -> State[Any]:
-        return _each(parameters, "mask_by", predicate)
+        chosen = _each(parameters, "mask_by", predicate)
+        if chosen.leaves and not any(chosen.leaves) and not isinstance(predicate, Nothing):
+            fix = f"dx.mask_by(dx.PathContains({only!r}))   # a name alone is a tag" if isinstance(only, str) else None
+            raise _unmatched("mask_by", only, "a filter that matches a parameter, or None", parameters, fix)
+        return chosen
 
     return mask
 
@@ -109,9 +116,17 @@ def _check_labels(filters: Sequence[Filter], labelled: State[Any]) -> None:
         )
     for number, given in enumerate(filters):
         if number not in labelled.leaves and given is not ... and given is not True:
-            raise errors.OptimizerError(
-                "by_filter",
-                f"the filter {as_written(given)} matches no parameter",
-                expected="a filter that takes a parameter which no filter before it takes",
-                got=", ".join(errors.format_path(path) for path in labelled.paths[:4]),
-            )
+            expected = "a filter that takes a parameter which no filter before it takes"
+            raise _unmatched("by_filter", given, expected, labelled)
+
+
+def _unmatched(
+    where: str, given: Filter, expected: str, parameters: State[Any], fix: str | None = None
+) -> errors.OptimizerError:
+    return errors.OptimizerError(
+        where,
+        f"the filter {as_written(given)} matches no parameter",
+        expected=expected,
+        got=", ".join(errors.format_path(path) for path in parameters.paths[:4]),
+        fix=fix,
+    )

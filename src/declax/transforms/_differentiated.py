@@ -17,7 +17,7 @@ import numpy as np
 
 from declax._filters import Filter
 from declax._graph.binding import bind
-from declax._graph.fit import DERIVATIVE, misfit
+from declax._graph.fit import DERIVATIVE, Difference, Fit, misfit
 from declax._graph.nodes import is_ref
 from declax._graph.unflattening import blueprint_of, build_slots
 from declax._jax import current_trace
@@ -26,21 +26,11 @@ from declax._state.states import State, make_state
 from declax._typing import MISSING
 from declax._variables.variable import new_variable
 from declax.errors import TransformError, describe
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Rebuilt, lifted
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    flatten,
-    is_root,
-    joined,
-    name_roots,
-    names_of_call,
-    no_ref,
-    parameters,
-    paths_in,
-    tree_of_jax,
-)
+from declax.transforms._engine.names import joined, name_roots, names_of_call, parameters, paths_in
+from declax.transforms._engine.outcome import RESULTS, Outcome, Rebuilt, lifted
+from declax.transforms._engine.structure import Mode, Structure, flatten, is_root, no_ref, tree_of_jax
 from declax.transforms._engine.tracing import output_tree, text_of_value, type_of
 
 Derivatives = dict[int, Any]
@@ -93,10 +83,13 @@ class DifferentiatedTree(NamedTuple):
         ]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
-    def flatten(self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str) -> list[tuple[int, Any]]:
-        """The derivatives that a user passes, checked, with their positions; several for a leaf that occurs twice.
+    def flatten(
+        self, given: Any, like: Sequence[Any] | Mapping[int, Any], where: str, wrong: list[Difference]
+    ) -> list[tuple[int, Any]]:
+        """The derivatives that a user passes, with their positions; several for a leaf that occurs twice.
 
-        None means zeros, as does any value for a leaf that is not differentiable; zeros are left out.
+        None means zeros, as does any value for a leaf that is not differentiable; zeros are left out. What does not
+        fit goes to `wrong`.
         """
         found: list[tuple[int, Any]] = []
         if given is None:
@@ -105,27 +98,33 @@ class DifferentiatedTree(NamedTuple):
             leaves = tree_of_jax(self.tree).flatten_up_to(given)
         except (ValueError, TypeError, KeyError):
             shape = jax.tree_util.tree_unflatten(self.tree, ["*"] * len(self.parts))
-            raise _misfit(where, repr(shape), given) from None
-        for (definition, positions, _), leaf in zip(self.parts, leaves, strict=True):
-            derivatives = [leaf] if definition is None else _leaves_of_root(definition, leaf, where)
+            wrong.append(Difference(where, repr(shape), describe(given)))
+            return found
+        for path, (definition, positions, _), leaf in zip(paths_in(self.tree), self.parts, leaves, strict=True):
+            root = joined(where, path)
+            derivatives = [leaf] if definition is None else _leaves_of_root(definition, leaf, root, wrong)
             for position, derivative in zip(positions, derivatives, strict=True):
                 if derivative is None or not is_differentiable(like[position]):
                     continue
                 fitted = _fitted(derivative, like[position])
-                if fitted is MISSING:
-                    raise _misfit(self.name(where, position), text_of_value(like[position]), derivative)
-                found.append((position, fitted))
+                if fitted is not MISSING:
+                    found.append((position, fitted))
+                    continue
+                name = self.name(where, position)
+                wrong.append(Difference(name, text_of_value(like[position]), describe(derivative)))
         return found
 
 
-def _misfit(where: str, expected: str, got: object) -> TransformError:
-    return TransformError(
-        where,
-        "this does not match its value",
-        expected=expected,
-        got=describe(got),
-        fix="jax.tree.map(jnp.ones_like, value)        # has the shapes and dtypes of the value",
-    )
+def check_derivatives(wrong: Sequence[Difference]) -> None:
+    """Raises one error with all derivatives that do not fit, if there are some."""
+    if not wrong:
+        return
+    fix = "jax.tree.map(jnp.ones_like, value)        # has the shapes and dtypes of the value"
+    where, expected, got = wrong[0]
+    if len(wrong) == 1:
+        raise TransformError(where, "this does not match its value", expected=expected, got=got, fix=fix)
+    fit = Fit(mismatches=tuple(wrong))
+    raise TransformError(where, f"derivatives do not match their values at {fit.count}", got=fit.listed, fix=fix)
 
 
 def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
@@ -136,22 +135,25 @@ def _of_root(definition: StateDef, leaves: list[Any]) -> Any:
     return make_state(definition, leaves)
 
 
-def _leaves_of_root(definition: StateDef, given: Any, where: str) -> Sequence[Any]:
+def _leaves_of_root(definition: StateDef, given: Any, where: str, wrong: list[Difference]) -> Sequence[Any]:
     """The given derivative of each leaf of a root, or None."""
+    nothing = [None] * len(definition.paths)
     if given is None:
-        return [None] * len(definition.paths)
+        return nothing
     if isinstance(given, State):
         found, leaves = given.definition, given.leaves
         for path, leaf in zip(found.paths, leaves, strict=True):
             if definition.position(path) is None:
-                raise _misfit(joined(where, path), "nothing: this leaf is not differentiated", leaf)
+                expected = "nothing: this leaf is not differentiated"
+                wrong.append(Difference(joined(where, path), expected, describe(leaf)))
     elif is_root(given):
         binding = bind(given)
         found, leaves = binding.graphdef.definition, binding.read()
     elif definition.paths == ((),):
         return [given]
     else:
-        raise _misfit(where, "a State with the paths of the model, or a model of its kind", given)
+        wrong.append(Difference(where, "a State with the paths of the model, or a model of its kind", describe(given)))
+        return nothing
     positions = map(found.position, definition.paths)
     return [None if i is None else leaves[i] for i in positions]
 
@@ -182,7 +184,7 @@ class ArgumentLeaves:
     def target(self, number: int, chosen: Filter = ...) -> DifferentiatedTree:
         """An argument, with its plain leaves and those of its models that a filter selects."""
         number = position_of("argnums", number, len(self._args), self._function)
-        leaves, tree = flatten(self._args[number])
+        leaves, tree, _ = flatten(self._args[number])
         before = len(flatten(self._args[:number])[0])
         pattern = self._call.structure.is_root
         ranks = count(sum(pattern[:before]))
@@ -342,7 +344,7 @@ def result_of(outcome: Outcome, found: Mapping[int, Any]) -> Any:
     if change is not None:
         start = change.graphdef.num_leaves
         slots = build_slots(change.graphdef, [found.get(i) for i in range(start)])
-        returned = iter(slots[blueprint_of(change.graphdef).root][1])
+        returned = iter(slots[blueprint_of(change.graphdef).root][RESULTS])
     plain = count(start)
     leaves = [next(returned) if is_one else found.get(next(plain)) for is_one in is_root_at]
     return jax.tree_util.tree_unflatten(tree, leaves)

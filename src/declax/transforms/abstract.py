@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 
-from declax._graph.abstract import Shapes, as_abstract
+from declax._graph.abstract import Shapes, with_shapes
 from declax._jax import with_short_tracebacks
 from declax._typing import MISSING, Missing
 from declax._variables.placement import context_mesh
+from declax.errors import TransformError
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Rebuilt, Selection, T, lifted, look_like
-from declax.transforms._engine.structure import Mode, checked_function, explain
+from declax.transforms._engine.diagnostics import explain
+from declax.transforms._engine.outcome import Outcome, Rebuilt, lifted
+from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.wrapped import Numbers, P, R, Selection, T, look_like
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
@@ -42,7 +46,7 @@ def eval_shape(
     Raises:
       TransformError: `f` is not a function.
       GraphError: the arguments are not trees, or a flag is not a bool.
-      ShardingError: a declared sharding does not fit the mesh of the context.
+      ShardingError: a declared sharding names axes that the mesh of the context lacks.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -56,7 +60,7 @@ def eval_shape(
     leaves = shapes.of(call.leaves)
     outcome = _explained(call, lambda: _trace(lifted(closure, call.structure, mode), *leaves))
     result: R = Rebuilt(call.structure, leaves).apply(outcome)  # on copies of the arguments
-    return result if context_mesh() is None else as_abstract(result)
+    return result if context_mesh() is None else with_shapes(result, is_traced=True)
 
 
 @overload
@@ -78,19 +82,27 @@ def make_jaxpr(
     Args:
       f: the function; omit it to use `make_jaxpr` as a decorator with options.
       static_argnums: hashable arguments that are part of the function.
-      graph, graph_updates: as in `jit`.
+      graph: as in `jit`.
+      graph_updates: False if the structure must not change; True is refused.
 
     Returns:
       A function of the same arguments. `eval_shape` gives the shapes of the result.
 
     Raises:
-      TransformError: a static argument is not hashable, or the structure changes with ``graph_updates=False``.
+      TransformError: a static argument is not hashable, the structure changes with ``graph_updates=False``, or
+        `graph_updates` is True.
 
     >>> import declax as dx
     >>> p = dx.Param(2.0)
     >>> print(dx.make_jaxpr(lambda p, x: p * x)(p, 3.0))
     { lambda ; a:f32[] b:f32[]. let c:f32[] = mul a b in (c,) }
     """
+    if graph_updates:
+        raise TransformError(
+            "make_jaxpr",
+            "a jaxpr has no changes of structure, which graph_updates=True asks for",
+            fix="make_jaxpr(f)        # its outputs include the values that f sets",
+        )
     mode = Mode.of(graph, graph_updates)
 
     def trace(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,18 +12,22 @@ leaf of a captured model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param
+from declax._jax import hide_frames
 from declax._lazy import lazy_names
 from declax._typing import MISSING, ArrayLike, Missing
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
+from declax.transforms._argnums import Argnums as Argnums
+from declax.transforms._argnums import DiffState as DiffState
+from declax.transforms._argnums import parse_argnums
 from declax.transforms._differentiated import (
     ArgumentLeaves,
     Derivatives,
@@ -33,10 +37,14 @@ from declax.transforms._differentiated import (
     on_leaves,
     target_of_result,
 )
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, look_like, run_with
-from declax.transforms._engine.structure import Mode, checked_function, is_array_like, name_of, namer_of, parameters
+from declax.transforms._engine.commit import run_with
+from declax.transforms._engine.names import name_of, namer_of, parameters
+from declax.transforms._engine.outcome import Outcome
+from declax.transforms._engine.structure import Mode, checked_function, is_array_like
 from declax.transforms._engine.tracing import text_of_type
+from declax.transforms._engine.wrapped import look_like
 
 if TYPE_CHECKING:
     from declax._state.states import State
@@ -45,24 +53,31 @@ if TYPE_CHECKING:
         A,
         AnyGradOptions,
         B,
+        Both,
         F,
         First,
+        GradientOfLambda,
         GradOptions,
         L,
         LossAuxOf,
         LossOf,
         LossOf2,
         M,
+        N,
         No,
         Of,
         Of2,
+        OfAnyGrad,
+        OfAnyValueAndGrad,
         OfGrad,
         OfGradAux,
         OfValueAndGrad,
         OfValueAndGradAux,
         P,
+        Second,
         Untyped,
         V,
+        ValueAndGradientOfLambda,
         X,
         Yes,
     )
@@ -80,27 +95,8 @@ else:
     )
 
 
-class DiffState(NamedTuple):
-    """An argument, and the leaves of it to differentiate.
-
-    Attributes:
-      argnum: the position of the argument.
-      filter: the leaves; by default, the Params.
-
-    >>> import declax as dx
-    >>> model = dx.Linear(2, 1, rngs=dx.Rngs(0))
-    >>> biases = dx.DiffState(0, dx.PathContains("bias"))
-    >>> dx.grad(lambda model: model(jax.numpy.ones(2)).sum(), argnums=biases)(model).paths
-    (('bias',),)
-    """
-
-    argnum: int
-    filter: Filter = is_trainable
-
-
-Argnums = int | DiffState | Sequence[int | DiffState]
-
-
+@overload
+def grad(f: F, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]) -> GradientOfLambda: ...
 @overload
 def grad(f: F, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]) -> Untyped: ...
 @overload
@@ -117,11 +113,19 @@ def grad(
 ) -> Of[L, P, jax.Array]: ...
 @overload
 def grad(
-    f: LossOf2[B, A, P], *, argnums: Literal[1], has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[B, M, P], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, State[M]]: ...
+@overload
+def grad(
+    f: LossOf2[B, A, P], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[B, A, P, A]: ...
 @overload
 def grad(
-    f: LossOf2[M, A, P], *, argnums: tuple[First, Literal[1]], has_aux: No = False, **options: Unpack[GradOptions]
+    f: LossOf2[M, N, P], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[State[M], State[N]]]: ...
+@overload
+def grad(
+    f: LossOf2[M, A, P], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of2[M, A, P, tuple[State[M], A]]: ...
 @overload
 def grad(
@@ -144,9 +148,7 @@ def grad(*, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptio
 @overload
 def grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOptions]) -> OfGradAux: ...
 @overload
-def grad(
-    *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def grad(*, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]) -> OfAnyGrad: ...
 def grad(
     f: Callable[..., Any] | Missing = MISSING,
     *,
@@ -186,10 +188,35 @@ def grad(
     >>> float(grads["scale"].value)
     6.0
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient_function("grad", f, argnums, has_aux, options, (graph, graph_updates))
+    with_value: Any = value_and_grad(
+        argnums=argnums,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+        graph=graph,
+        graph_updates=graph_updates,
+    )
+
+    def make(f: Callable[..., Any]) -> Callable[..., Any]:
+        both = with_value(checked_function("grad", "f", f))
+
+        def gradient(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result, grads = both(*args, **kwargs)
+            except Exception as error:
+                hide_frames(error)
+                raise
+            return (grads, result[1]) if has_aux else grads
+
+        return look_like(gradient, f)
+
+    return make if f is MISSING else make(f)
 
 
+@overload
+def value_and_grad(
+    f: F, *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
+) -> ValueAndGradientOfLambda: ...
 @overload
 def value_and_grad(
     f: F, *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
@@ -202,6 +229,22 @@ def value_and_grad(
 def value_and_grad(
     f: Of[A, P, V], *, argnums: First = 0, has_aux: No = False, **options: Unpack[GradOptions]
 ) -> Of[A, P, tuple[V, A]]: ...
+@overload
+def value_and_grad(
+    f: Of2[B, M, P, V], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, M, P, tuple[V, State[M]]]: ...
+@overload
+def value_and_grad(
+    f: Of2[B, A, P, V], *, argnums: Second, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[B, A, P, tuple[V, A]]: ...
+@overload
+def value_and_grad(
+    f: Of2[M, N, P, V], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, N, P, tuple[V, tuple[State[M], State[N]]]]: ...
+@overload
+def value_and_grad(
+    f: Of2[M, A, P, V], *, argnums: Both, has_aux: No = False, **options: Unpack[GradOptions]
+) -> Of2[M, A, P, tuple[V, tuple[State[M], A]]]: ...
 @overload
 def value_and_grad(
     f: Of[B, P, V], *, argnums: Argnums = 0, has_aux: No = False, **options: Unpack[AnyGradOptions]
@@ -221,7 +264,7 @@ def value_and_grad(*, argnums: First = 0, has_aux: Yes, **options: Unpack[GradOp
 @overload
 def value_and_grad(
     *, argnums: Argnums = 0, has_aux: bool = False, **options: Unpack[AnyGradOptions]
-) -> Callable[[Callable[P, V]], Callable[P, tuple[V, Any]]]: ...
+) -> OfAnyValueAndGrad: ...
 def value_and_grad(
     f: Callable[..., Any] | Missing = MISSING,
     *,
@@ -247,35 +290,20 @@ def value_and_grad(
     9.0
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient_function("value_and_grad", f, argnums, has_aux, options, (graph, graph_updates))
-
-
-def _gradient_function(
-    name: str,
-    f: Any,
-    argnums: Argnums,
-    has_aux: bool,
-    options: dict[str, Any],
-    modes: tuple[bool | None, bool | None],
-) -> Any:
 
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
-        checked_function(name, "f", f)
-        mode = Mode.of(*modes)
-        gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums), has_aux, options)
+        checked_function("value_and_grad", "f", f)
+        mode = Mode.of(graph, graph_updates)
+        gradients = _Gradients(Closure(f), mode, parse_argnums("argnums", argnums, graph), has_aux, options)
 
-        def gradient(*args: Any, **kwargs: Any) -> Any:
+        def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = gradients.positioned(args, kwargs)
             result, grads = run_with(
                 lambda: Call(args, kwargs, mode, gradients.closure.find()), lambda call: gradients.of_call(call, args)
             )
-            if isinstance(argnums, (int, DiffState)):
-                (grads,) = grads
-            if name == "value_and_grad":
-                return result, grads
-            return (grads, result[1]) if has_aux else grads
+            return result, grads[0] if isinstance(argnums, (int, DiffState)) else grads
 
-        return look_like(gradient, f)
+        return look_like(value_and_gradient, f)
 
     return make if f is MISSING else make(f)
 
@@ -360,17 +388,3 @@ class _Gradients(NamedTuple):
             got=got,
             fix="return loss.mean()        # a scalar; has_aux=True for (loss, more); dx.vjp for an array",
         )
-
-
-def parse_argnums(option: str, argnums: Argnums) -> list[int | DiffState]:
-    """The entries of an option that selects arguments."""
-    is_one = isinstance(argnums, (DiffState, str)) or not isinstance(argnums, Sequence)
-    found: list[Any] = [argnums] if is_one else list(argnums)  # type: ignore[arg-type]  # a sequence
-    for entry in found:
-        number = entry.argnum if isinstance(entry, DiffState) else entry
-        if not isinstance(number, int) or isinstance(number, bool):
-            problem = "these are not positions of arguments"
-            raise TransformError(option, problem, expected="ints or DiffState", got=describe(entry))
-    if not found and option == "argnums":
-        raise TransformError(option, "no argument is selected", expected="an int, or several", got=describe(argnums))
-    return found

@@ -6,22 +6,25 @@ In a function that is mapped over an axis, a value has one axis less, and so doe
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, overload
 
 import jax
 
 from declax._graph.binding import bind_many
+from declax._graph.cells import Cell
 from declax._typing import MISSING, Missing
 from declax._variables.metadata import AXES, insert_axis, names_of_axes, remove_axis
 from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name, with_article
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, R, leaf_origins, look_like
-from declax.transforms._engine.prefixes import STEP_AXES, Prefixes, label_at
-from declax.transforms._engine.structure import Mode, Structure, checked_function, is_root, names_of_outputs
+from declax.transforms._engine.outcome import Outcome, apart_from_carry, leaf_origins, names_of_outputs
+from declax.transforms._engine.prefixes import STEP_AXES, Carry, Prefixes, label_at
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_root
 from declax.transforms._engine.tracing import new_values
+from declax.transforms._engine.wrapped import P, R, look_like
 
 PARTITION_NAME: Final = "partition_name"
 """The key of ``transform_metadata=`` that names the axis which a transform maps over."""
@@ -70,7 +73,7 @@ def transform_metadata(
     >>> make(jnp.arange(2.0)).out_sharding
     ('layers', 'model')
     """
-    axes = Prefixes(in_axes, out_axes, STEP_AXES)
+    axes = Prefixes(in_axes, out_axes, STEP_AXES, graph=graph)
     mode = Mode.of(graph, None)
     metadata = {PARTITION_NAME: partition}
     check_metadata(metadata)
@@ -129,12 +132,13 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
     def named(*args: Any, **kwargs: Any) -> Any:
         found: _Found = {}
 
-        def note_arguments(mode: Mode) -> None:
+        def note_arguments(mode: Mode) -> Sequence[Any]:
             call = Call(args, kwargs, mode, closure.find())
             labels = axes.labels(call.structure, call.leaves, closure.function)
-            _note(found, call.binding.variables, labels.leaves)
+            _note(found, call.binding.cells, labels.leaves)
+            return call.binding.objects()
 
-        note_arguments(mode)
+        given = note_arguments(mode)
         for variable, axis in _mapped(found):
             _check_name(variable, axis, name)
             _move_others(variable, functools.partial(remove_axis, type(variable)), axis, others)
@@ -142,24 +146,26 @@ def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: 
         output = closure.function(*args, **kwargs)
         note_arguments(Mode())
         leaves, tree = jax.tree_util.tree_flatten(output, is_leaf=is_root)
-        roots = [pair for pair in zip(leaves, axes.specs_of_result(tree), strict=True) if is_root(pair[0])]
+        specs = axes.specs_of_result(tree)
+        apart = apart_from_carry(leaves, [i for i, spec in enumerate(specs) if spec is Carry], given)
+        roots = [pair for pair in zip(apart, specs, strict=True) if is_root(pair[0])]
         if roots:
             binding = bind_many(tuple(root for root, _ in roots))
             definition = binding.graphdef.definition
             places: Any = zip(definition.paths, definition.leaf_defs, binding.read(), strict=True)
             labels = [label_at(roots[p[0]][1], p[1:], leaf_def, value, "out_axes") for p, leaf_def, value in places]
-            _note(found, binding.variables, labels)
+            _note(found, binding.cells, labels)
         for variable, axis in _mapped(found):
             _move_others(variable, insert_axis, axis, others)
             variable.add_axis(axis, name)
-        return output
+        return output if apart is leaves else jax.tree_util.tree_unflatten(tree, apart)
 
     return named
 
 
-def _note(found: _Found, variables: Iterable[Variable[Any] | None], labels: Iterable[Any]) -> None:
-    for variable, label in zip(variables, labels, strict=False):  # labels of plain leaves may follow
-        if variable is not None:
+def _note(found: _Found, cells: Iterable[Cell], labels: Iterable[Any]) -> None:
+    for variable, label in zip(cells, labels, strict=False):  # labels of plain leaves may follow
+        if isinstance(variable, Variable):
             found.setdefault(id(variable), (variable, label))
 
 

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, TypeVarTuple
 
 import jax
 import numpy as np
 
-from declax._graph.differences import first_differing, paths_of_objects
+from declax._graph.differences import paths_of_objects
 from declax._graph.flattening import GraphDef, walk
-from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange
 from declax._jax import with_short_tracebacks
 from declax._typing import ArrayLike
 from declax.errors import TransformError, describe
-from declax.transforms._carry import ErrorContext
+from declax.transforms._carry import ErrorContext, agreed, functions_of
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, Plan, R, lifted, run, wait
-from declax.transforms._engine.structure import Mode, Structure, checked_function, joined, named
-from declax.transforms._engine.tracing import (
-    TracedFunction,
-    check_scalar,
-    concluded,
-    differing_leaf,
-    kept_leaves,
-    output_tree,
-    text_of_tree,
-    text_of_value,
-    types_of,
-    values_at,
-)
+from declax.transforms._engine.commit import run, wait
+from declax.transforms._engine.outcome import Outcome, Plan
+from declax.transforms._engine.structure import Mode, Structure, checked_function
+from declax.transforms._engine.tracing import TracedFunction, check_scalar, kept_leaves
+from declax.transforms._engine.wrapped import R
 
 Ts = TypeVarTuple("Ts")
 
@@ -136,28 +126,23 @@ def _run(
 
     def choose(call: Call) -> Outcome:
         structure = call.structure
-        bodies = [lifted(closure, structure, mode, adapt=itemgetter(number)) for number in range(len(functions))]
-        pairs = zip(bodies, functions.values(), strict=True)
-        traced = [TracedFunction(named(body, user, structure), call.leaves) for body, user in pairs]
+        traced = [TracedFunction(function, call.leaves) for function in functions_of(closure, structure, mode)]
         outcomes = [function.outcome for function in traced]
         if any(outcome.plan.change is not None for outcome in outcomes):
-            unchanged = walk((call.roots, ())).graphdef  # after a change of nothing that returns nothing
+            unchanged = walk((call.roots, (), ())).graphdef  # after a change of nothing that returns nothing
             outcomes = [_with_change(structure, outcome, unchanged) for outcome in outcomes]
         context = ErrorContext(transform, next(iter(functions)), structure, "operand {}".format)
-        by_name = dict(zip(functions, outcomes, strict=True))
-        _check_structures(by_name, context)
-        places = _places(structure, outcomes)
-        _check_types(by_name, places, call.leaves, context)
+        slots = agreed(dict(zip(functions, outcomes, strict=True)), call.leaves, context)
 
         def run_branch(function: TracedFunction, plan: Plan) -> Any:
             outcome = function(call.leaves)
-            return values_at(structure, places, Outcome(plan, outcome.new, outcome.output), call.leaves)
+            return slots.read(Outcome(plan, outcome.new, outcome.output), call.leaves)
 
         branches = zip(traced, outcomes, strict=True)
         found = select([functools.partial(run_branch, function, outcome.plan) for function, outcome in branches])
         if any(function.calls_back for function in traced):
             wait(found)
-        return concluded(structure, outcomes[0], dict(zip(places, found, strict=True)))
+        return slots.conclude(outcomes[0], found)
 
     return run(lambda: Call(operands, {}, mode, closure.find()).check_arrays(), choose)
 
@@ -172,73 +157,3 @@ def _with_change(structure: Structure, outcome: Outcome, unchanged: GraphDef[Any
     leaves, tree = jax.tree_util.tree_flatten(outcome.output)
     made = Plan((), change, tree, (False,) * len(leaves))
     return Outcome(made, outcome.new, leaves)
-
-
-def _places(structure: Structure, outcomes: Sequence[Outcome]) -> list[int]:
-    """The places that two branches give different values, and those of the output."""
-    kept = [kept_leaves(structure, outcome.plan) for outcome in outcomes]
-    differing = [i for i, sources in enumerate(zip(*kept, strict=True)) if sources[0] < 0 or len(set(sources)) > 1]
-    count = len(kept[0])
-    return [*differing, *range(count, count + len(jax.tree_util.tree_leaves(outcomes[0].output)))]
-
-
-def _check_structures(outcomes: Mapping[str, Outcome], context: ErrorContext) -> None:
-    """Checks that all branches return, and leave behind, the same structure."""
-    first = outcomes[context.function]
-    tree, is_one = output_tree(first)
-    for name, outcome in outcomes.items():
-        own_tree, own_is_one = output_tree(outcome)
-        if (own_tree, own_is_one) != (tree, is_one):
-            where = joined(f"{context.transform}, the output", differing_leaf(tree, own_tree))
-            texts = text_of_tree(tree, is_one), text_of_tree(own_tree, own_is_one)
-            raise _differs(where, name, context, "return the same structure from all branches", *texts)
-        one, other = first.plan.change, outcome.plan.change
-        if one is None or other is None or (one.graphdef is other.graphdef and one.origins == other.origins):
-            continue
-        found = first_differing(one.graphdef, other.graphdef)
-        path = found.path
-        if not path:
-            pairs = zip(paths_of_objects(one.graphdef), one.origins, other.origins, strict=True)
-            path = next(path for path, a, b in pairs if a != b)
-        details = found.details("create the same Variables in all branches, and return the same models")
-        raise _differs(_name_of(path, context), name, context, **details)
-
-
-def _check_types(
-    outcomes: Mapping[str, Outcome], places: Sequence[int], leaves: Sequence[Any], context: ErrorContext
-) -> None:
-    """Checks that all branches return and set values of the same shapes and dtypes."""
-    tables = [values_at(context.structure, places, outcome, leaves) for outcome in outcomes.values()]
-    for name, table in zip(outcomes, tables, strict=True):
-        for place, first, value in zip(places, tables[0], table, strict=True):
-            if types_of(first) != types_of(value):
-                where = _name_of_place(outcomes[name], place, context)
-                fix = "convert it in one branch: value.astype(...), jnp.asarray(value, dtype)"
-                raise _differs(where, name, context, fix, text_of_value(first), text_of_value(value))
-
-
-def _differs(
-    where: str, name: str, context: ErrorContext, fix: str, expected: str | None = None, got: str | None = None
-) -> TransformError:
-    return TransformError(
-        where,
-        f"{name} differs from {context.function} in structure or type",
-        expected=expected,
-        got=got,
-        why="the program chooses a branch when it runs, so all branches return one structure and type",
-        fix=fix,
-    )
-
-
-def _name_of(path: Sequence[Any], context: ErrorContext) -> str:
-    if path[:1] == (0,) and len(path) > 1:
-        return context.of_path(path[1:])
-    return f"{context.transform}, the output"
-
-
-def _name_of_place(outcome: Outcome, place: int, context: ErrorContext) -> str:
-    change, count = outcome.plan.change, len(kept_leaves(context.structure, outcome.plan))
-    if place >= count:
-        path = [plain_key(key) for key in jax.tree_util.tree_flatten_with_path(outcome.output)[0][place - count][0]]
-        return joined(f"{context.transform}, the output", path)
-    return context.of_leaf(place) if change is None else _name_of(change.graphdef.definition.paths[place], context)

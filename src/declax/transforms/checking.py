@@ -7,9 +7,12 @@ from typing import Any
 
 from jax.experimental import checkify as of_jax
 
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, R, lifted, look_like, run_with
+from declax.transforms._engine.commit import run_with
+from declax.transforms._engine.outcome import Outcome, lifted
 from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.wrapped import P, R, look_like
 
 
 def checkify(

@@ -7,64 +7,31 @@ trace it, run it, commit. A miss is None at each of these steps.
 from __future__ import annotations
 
 import functools
-import types
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import count
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Self, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Self, TypeVar, Unpack, cast, overload
 
 import jax
-from jax.sharding import NamedSharding
 
-from declax._classes.pytree import Pytree
-from declax._graph.binding import Binding, bind
-from declax._jax import TOP, hide_frames, is_jit_disabled
+from declax._graph.binding import Binding, bind, bind_many
+from declax._jax import TOP, hide_frames
 from declax._jax import trace_state as _trace_state
 from declax._lazy import lazy_names
 from declax._modes import set_graph_updates
 from declax._tree import epoch
-from declax._tree.codegen import compile_functions
+from declax._tree.epoch import committing
 from declax._typing import MISSING, Missing
-from declax._variables.donation import note_donor
-from declax._variables.placement import context_mesh
-from declax._variables.variable import fill_raw, run_all
-from declax.transforms._engine.lift import (
-    CONFLICT,
-    UNCHANGED,
-    Call,
-    Names,
-    Numbers,
-    Outcome,
-    P,
-    Plan,
-    R,
-    Selection,
-    Wrapped,
-    attempts,
-    calls_back,
-    commit,
-    lifted,
-    program_for,
-    wait,
-)
-from declax.transforms._engine.placement import place, shardings_of
-from declax.transforms._engine.prefixes import SHARDINGS, Labels, OutputGroups, Prefixes, from_groups, in_groups
+from declax._variables.variable import write_all_raw
+from declax.transforms._engine.call import Call
+from declax.transforms._engine.commit import CONFLICT, attempts, commit
+from declax.transforms._engine.diagnostics import named
+from declax.transforms._engine.guards import ALWAYS, CacheEntry, turns
+from declax.transforms._engine.holding import Held, held_shardings
+from declax.transforms._engine.outcome import UNCHANGED, lifted
+from declax.transforms._engine.prefixes import SHARDINGS, Prefixes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
-from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    Trace,
-    Traces,
-    checked_function,
-    deleted_leaves,
-    explain,
-    is_leaf,
-    name_of,
-    named,
-    unless_deleted,
-)
-from declax.transforms._engine.tracing import written_leaves
+from declax.transforms._engine.programs import Donation, Program
+from declax.transforms._engine.structure import Mode, Traces, checked_function
+from declax.transforms._engine.wrapped import Names, Numbers, P, R, Selection, Wrapped, program_for
 from declax.transforms.stages import Staged, Traced
 
 if TYPE_CHECKING:
@@ -76,9 +43,6 @@ else:
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-
-_acquire, _release = epoch.committing.acquire, epoch.committing.release
-"""In half of the time of a `with`. Between `try` and the first, the interpreter does not look for signals."""
 
 
 @overload
@@ -99,6 +63,7 @@ def jit(
     backend: str | None = None,
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
+    keep_shardings: bool = True,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Any:
@@ -116,6 +81,8 @@ def jit(
       static_argnums, static_argnames: arguments that are compiled in; hashable.
       donate_argnums, donate_argnames: arguments whose buffers may be reused; of a model, those of the Variables that
         the function sets.
+      keep_shardings: whether Variables that the function sets keep the shardings with which they came; False leaves
+        it to XLA. A value that the function constrains or moves, or one of another shape, keeps its own.
       keep_unused, device, backend, inline, compiler_options: as in `jax.jit`.
       graph: False where the arguments have to be trees, in which nothing is shared; None for the default of
         `set_graph_mode` where `jit` is called.
@@ -141,20 +108,21 @@ def jit(
     1
     """
     has_none = in_shardings is None and out_shardings is None
-    shardings = None if has_none else Prefixes(in_shardings, out_shardings, SHARDINGS)
+    shardings = None if has_none else Prefixes(in_shardings, out_shardings, SHARDINGS, graph=graph)
     static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
     options: dict[str, Any] = {"keep_unused": keep_unused, "inline": inline}
     given = {"device": device, "backend": backend, "compiler_options": compiler_options}
     options |= {name: value for name, value in given.items() if value is not None}
 
     def compile_(fun: Callable[..., Any]) -> JitWrapped[..., Any]:
-        return JitWrapped(fun, shardings, static, donated, options, Mode.of(graph, graph_updates))
+        mode = Mode.of(graph, graph_updates)
+        return JitWrapped(fun, shardings, static, donated, options, mode, keep_shardings=keep_shardings)
 
     return compile_ if fun is MISSING else compile_(fun)
 
 
 def _unpickled(fun: Callable[..., Any], shardings: tuple[Any, Any] | None, *rest: Any) -> JitWrapped[..., Any]:
-    prefixes = None if shardings is None else Prefixes(*shardings, SHARDINGS)
+    prefixes = None if shardings is None else Prefixes(*shardings, SHARDINGS, graph=True)  # checked when it was made
     return JitWrapped(fun, prefixes, *rest)
 
 
@@ -165,6 +133,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
 
     _transform = "jit"
     _entry: CacheEntry | None
+    _bind: ClassVar[staticmethod[[tuple[Any, ...]], Binding]] = staticmethod(bind_many)
 
     def __init__(
         self,
@@ -174,6 +143,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         donated: tuple[Numbers, Names],
         options: dict[str, Any],
         mode: Mode,
+        keep_shardings: bool = True,
     ) -> None:
         checked_function("jit", "fun", fun)
         selected = Selection(fun, "static", *static)
@@ -181,13 +151,21 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         self._given = static, donated
         self._options = options
         self._shardings = shardings
+        self._keep_shardings = keep_shardings
         self._donated = Selection(fun, "donate", *donated)
         selected.check_apart(self._donated)
 
     def __reduce__(self) -> Any:
         """The function with its options, as of `jax.jit`: programs stay in their process."""
         shardings = None if self._shardings is None else (self._shardings.of_arguments, self._shardings.of_results)
-        return _unpickled, (self._closure.user, shardings, *self._given, self._options, self._mode)
+        return _unpickled, (
+            self._closure.user,
+            shardings,
+            *self._given,
+            self._options,
+            self._mode,
+            self._keep_shardings,
+        )
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
@@ -199,6 +177,13 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         self._programs: dict[Hashable, Program] = {}
         self._entry = None
         self._traces = Traces()
+        self._is_turn = turns(False, True)
+
+    def _bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        call = super()._bind_arguments(args, kwargs)
+        if self._is_turn() and call.binding.sees_other_writes():
+            call = super()._bind_arguments(args, kwargs)
+        return call
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function with the arguments of its signature."""
@@ -212,7 +197,8 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                 and binding is not None
                 and binding._token is epoch.token
                 and (entry.is_fixed or entry.is_current(binding))
-                and (values is not None or (values := binding.values()) is not None)
+                and not (entry.is_turn() and binding.sees_other_writes())
+                and (values is not None or (values := entry.read(binding)) is not None)
             ):
                 leaves = values + plain
                 output: R
@@ -223,19 +209,14 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
                         return output
                     known, key = entry.writes
                     if plan is known:
-                        variables: Any = binding.variables if key else binding.variables_at(plan.changed)
-                        steps, after = map(fill_raw, variables, new), {} if key is None else {key: new}
-                        try:
-                            _acquire()
-                            if _trace_state.value is TOP and epoch.kept is kept is not None:
-                                epoch.kept = after  # no call until all is written, so that no other write comes between
-                                run_all(steps)
+                        variables: Any = binding.cells if key else binding.cells.at(plan.changed)
+                        with committing:
+                            if epoch.kept is kept is not None and _trace_state.value is TOP:  # nobody wrote since
+                                write_all_raw(variables, new, {} if key is None else {key: new})
                                 return output
-                        finally:
-                            _release()
                     if plan.calls_back is not False:
                         entry.program.wait_for_callbacks(plan, leaves, result)
-                    output = commit(binding, leaves, result)
+                    output = commit(binding, leaves, result, entry.structure)
                     entry.note(plan, binding)
                 except BaseException as error:
                     entry.program.explain(Call.from_binding(entry.structure, binding, values, plain), error)
@@ -257,19 +238,26 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
             if call is None:
                 call = self._bind_arguments(args, kwargs).check_arrays()
             program = self._program(call)
-            outcome = program.run(call)
+            program.prepare(call)
+            leaves = call.leaves
+            result = program.run(call, leaves)
+            if result[0].change is not None:
+                self._is_turn = ALWAYS
             if call.captures is not None and call.structure.statics is None:
                 self._entry = CacheEntry.of(args, kwargs, call, program)
-            output = commit(call.binding, call.leaves, outcome.parts())
+            output = commit(call.binding, leaves, result, call.structure)
             if output is not CONFLICT:
-                program.place(call.binding, outcome.plan)
+                program.place(call.binding, result[0])
                 break
         return cast("R", output)
 
     def _program(self, call: Call) -> Program:
-        return program_for(self._programs, call.structure, functools.partial(self._make_program, call))
+        is_held = self._keep_shardings and jax.device_count() > 1
+        held = held_shardings(call) if is_held else None
+        key = call.structure if held is None else (call.structure, held)
+        return program_for(self._programs, key, functools.partial(self._make_program, call, held))
 
-    def _make_program(self, call: Call) -> Program:
+    def _make_program(self, call: Call, held: Held) -> Program:
         structure, shardings, user = call.structure, self._shardings, self._closure.function
         placed = labels = None
         if shardings is not None:
@@ -281,12 +269,17 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         adapt = functools.partial(self._static.give, statics=structure.statics)
         function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
         function = named(function, user, structure)
-        return Program(function, structure, donation, self._options, placed, self._traces)
+        return Program(function, structure, donation, self._options, placed, self._traces, held)
 
     @property
     def num_traces(self) -> int:
         """How many times the function was traced; `explain_retrace` says why."""
         return self._traces.count
+
+    @property
+    def num_compilations(self) -> int:
+        """How many programs were compiled: one trace may serve several, as for arrays on other devices."""
+        return sum(program.num_compilations for program in self._programs.values())
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Traced[R]:
         """Traces the function for arguments, without compiling or running it.
@@ -440,352 +433,3 @@ def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[Jit
         bind(argument, options.get("graph"))
     bind(partial_args, options.get("graph"))  # what they share
     return JitPartial(jitted, *partial_args)
-
-
-# ----------------------------------------------------------------- programs
-
-
-class Donation:
-    """Which leaves a program donates, of donated models those that the function sets; known once it was traced.
-
-    A later trace, for other shapes, returns the values of the donated leaves of the graph also where it sets none.
-    """
-
-    __slots__ = ("_values", "of_graph", "plain", "positions")
-
-    def __init__(self, values: frozenset[int], plain: tuple[int, ...]) -> None:
-        self._values = values
-        self.plain: tuple[int, ...] = plain
-        self.of_graph: set[int] = set()
-        self.positions: tuple[int, ...] | None = None
-
-    @staticmethod
-    def of(call: Call, selection: Selection) -> Donation | None:
-        """The donated leaves of a call; None if there are none."""
-        if selection.is_empty:
-            return None
-        structure = call.structure
-        args, kwargs, _ = jax.tree_util.tree_unflatten(structure.tree, range(len(structure.is_root)))
-        args = list(args)
-        for number in structure.static_numbers:
-            args.insert(number, None)
-        chosen = set(jax.tree.leaves(selection.chosen(args, kwargs)))
-        values = frozenset(i for i, root in enumerate(structure.leaf_roots()) if root in chosen)
-        plain_at = [i for i, is_one in enumerate(structure.is_root) if not is_one]
-        return Donation(values, tuple(len(call.values) + rank for rank, i in enumerate(plain_at) if i in chosen))
-
-    def choose(self, written: set[int]) -> None:
-        """Donates those of the graph's leaves that are written."""
-        self.of_graph |= self._values & written
-        self.positions = (*sorted(self.of_graph), *self.plain)
-
-
-ROOM: Final = 2**14
-"""How many words Python reserves for the frames of a trace.
-
-It maps memory for 16 KiB of frames at a time, and unmaps it when the first of these returns. The frames of a trace need
-20 to 40 KiB, so that the calls across the border of 16 KiB would map memory thousands of times.
-"""
-
-
-class Program:
-    """The compiled programs of one structure.
-
-    JAX traces the function once for each set of shapes, at the first call with them. Each trace has its own `Plan`.
-    Only a program with donation is traced before its first call, since it donates the values that the function sets.
-    `run_fast` takes the leaves of a call, and returns the parts of an Outcome.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Outcome],
-        structure: Structure,
-        donation: Donation | None,
-        options: dict[str, Any],
-        placed: tuple[Labels, OutputGroups] | None,
-        traces: Traces,
-    ) -> None:
-        self._structure = structure
-        self._donation = donation
-        self._is_packed = placed is not None
-        self._labels: tuple[Any, ...] = ()
-        self._results: Sequence[Any] = ()
-        self._options: dict[str, Any] = options
-        packed: Callable[..., Any] | None = None
-        if placed is not None:
-            labels, groups = placed
-            packed = in_groups(function, groups, functools.partial(check_results, structure))
-            self._labels, self._results = tuple(labels.leaves), groups.known
-            self._options = {**options, "in_shardings": self._labels, "out_shardings": (None, self._results)}
-        self._shardings = functools.lru_cache(1)(functools.partial(shardings_of, structure, self._labels))
-        self.moves_arrays: bool = any(label is not None for label in self._labels[: structure.num_leaves])
-
-        def flat(*leaves: Any) -> Any:
-            traces.note(Trace.of(structure, leaves))
-            return function(*leaves).parts() if packed is None else packed(*leaves)
-
-        flat.__code__ = flat.__code__.replace(co_stacksize=ROOM)
-        self._flat = functools.update_wrapper(flat, function)
-        self._compile()
-
-    def _compile(self) -> None:
-        """Compiles the function, anew once it is known what it donates; JAX keeps its traces."""
-        positions = None if self._donation is None else self._donation.positions
-        if positions:
-            note_donor(self.name)
-        self._jitted: Any = jax.jit(self._flat, donate_argnums=positions, **self._options)
-        donated = self._donation is not None and self._donation.plain
-        run = unless_deleted(self._jitted, self._structure, donated) if donated else self._jitted
-        if any(isinstance(label, NamedSharding) for label in self._labels):
-            run = unless_elsewhere(run, self._structure, self._labels)
-        self.run_fast: Callable[..., Any] = (lambda *leaves: from_groups(run(*leaves))) if self._is_packed else run
-
-    @property
-    def name(self) -> str:
-        """The name of the user's function."""
-        return name_of(self._flat)
-
-    def run(self, call: Call) -> Outcome:
-        """Runs it on the leaves of a call, some of which are lost if it donates; an error names those."""
-        leaves = call.leaves
-        try:
-            self._choose_donated(call)
-            result = self.run_fast(*leaves)
-            outcome = Outcome(*result)
-            self.wait_for_callbacks(outcome.plan, leaves, result)
-        except BaseException as error:
-            self.explain(call, error)
-            raise
-        return outcome
-
-    def place(self, binding: Binding, plan: Plan) -> None:
-        """Moves the arrays of the arguments that the function has not set to where `in_shardings` says."""
-        if self.moves_arrays and len(plan.changed) < len(binding.variables):
-            place(binding, self._shardings(context_mesh()))
-
-    def trace(self, call: Call) -> Any:
-        """The stage of JAX for a call."""
-        try:
-            self._choose_donated(call)
-            return self._trace(call)[0]
-        except Exception as error:
-            self.explain(call, error)
-            raise
-
-    def _choose_donated(self, call: Call) -> None:
-        """Decides what to donate, before the first call."""
-        if (donation := self._donation) and donation.positions is None and not is_jit_disabled():
-            traced, plan = self._trace(call)
-            plan.calls_back = calls_back(traced.jaxpr)  # later, donated arrays are gone
-            donation.choose(set(written_leaves(call.structure, plan)))
-            self._compile()
-
-    def _trace(self, call: Call) -> tuple[Any, Plan]:
-        traced = self._jitted.trace(*call.leaves)
-        return traced, self.outcome(traced.out_info).plan
-
-    def wait_for_callbacks(self, plan: Plan, leaves: Sequence[Any], result: Any) -> None:
-        """Waits for what ran, if it calls Python while it runs: it may still fail, and nothing is committed then."""
-        if plan.calls_back is None:
-            plan.calls_back = not is_jit_disabled() and calls_back(self._jitted.trace(*leaves).jaxpr)
-        if plan.calls_back:
-            wait(result)
-
-    def explain(self, call: Call, error: BaseException) -> None:
-        """Explains an error of a run in the user's words, and notes which donated leaves have lost their buffers."""
-        lost = [] if self._donation is None else [name for name, _ in deleted_leaves(call)]
-        if lost:
-            error.add_note(
-                "The arguments of this call were donated, and these have lost their buffers: "
-                f"{', '.join(lost)}. Load a checkpoint, or call it without donation."
-            )
-        explain_shardings(call, self._labels, self._results, context_mesh(), error)
-        explain(call, error)
-
-    def outcome(self, result: Any) -> Outcome:
-        """The plan and values in a result of JAX's function, grouped or not."""
-        return Outcome(*from_groups(result)) if self._is_packed else Outcome(*result)
-
-
-# ----------------------------------------------------------------- calls like the last one
-
-MOST: Final = 64
-"""The largest number of models, containers and arrays in arguments with a shape; JAX flattens more at each call."""
-
-FEW: Final = 6
-"""Up to this many arrays of a container, each has its own line in the guard; more of them share one."""
-
-Guard = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"]
-"""Gives the arrays and numbers among arguments, in JAX's order; None for other arguments."""
-
-
-class CacheEntry:
-    """A call, to recognise the next one like it.
-
-    A binding that lives implies that its roots live, so identities tell them apart. Values are kept under the `key`.
-    `writes` are the last plan that only sets Variables, and the key if it sets all of the graph.
-    """
-
-    __slots__ = ("binding", "captures_the_same", "guard", "is_fixed", "key", "program", "run", "structure", "writes")
-
-    def __init__(
-        self, guard: Guard, binding: Binding, call: Call, program: Program, captures_the_same: Callable[[], bool] | None
-    ) -> None:
-        self.guard: Guard = guard
-        self.captures_the_same: Callable[[], bool] | None = captures_the_same
-        self.structure: Structure = call.structure
-        self.binding: Callable[[], Binding | None] = weakref.ref(binding)
-        self.is_fixed: bool = binding.is_fixed and captures_the_same is None
-        self.key: int = id(binding)
-        self.program: Program = program
-        self.run: Callable[..., Any] = program.run_fast
-        self.writes: tuple[Plan, int | None] = UNCHANGED, None
-
-    @staticmethod
-    def of(args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, program: Program) -> CacheEntry | None:
-        """The entry of a call; None if no guard can recognise its arguments."""
-        if not call.roots or call.captures is None:
-            return None
-        watched, captures_the_same = call.captures.watched(), None
-        if watched is None or len(watched) > MOST:
-            watched, captures_the_same = [], call.captures.is_current
-        guard = make_guard(args, kwargs, watched)
-        return None if guard is None else CacheEntry(guard, call.binding, call, program, captures_the_same)
-
-    def note(self, plan: Plan, binding: Binding) -> None:
-        """Notes a plan that sets Variables and does nothing else, so that the next call commits it at once."""
-        sets_all = len(plan.changed) == len(binding.variables)
-        is_plain = plan.change is None and plan.calls_back is False and binding.is_kept
-        if is_plain and (sets_all or not self.program.moves_arrays):
-            self.writes = plan, self.key if sets_all else None
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """A call like this one; None for another one."""
-        plain, binding = self.guard(args, kwargs), self.binding()
-        values = None if plain is None or binding is None or not self.is_current(binding) else binding.values()
-        if plain is None or binding is None or values is None:
-            return None
-        return Call.from_binding(self.structure, binding, values, plain)
-
-    def is_current(self, binding: Binding) -> bool:
-        """Whether the graph and the captures are still those of the call."""
-        return binding.is_valid() and (self.captures_the_same is None or self.captures_the_same())
-
-
-def make_guard(
-    args: tuple[Any, ...], kwargs: dict[str, Any], watched: Sequence[tuple[Any, str | None, Any]] = ()
-) -> Guard | None:
-    """The guard of arguments like these; None for arguments without a shape.
-
-    >>> guard = make_guard(({"x": 1, "y": 2},), {})
-    >>> guard(({"y": 4, "x": 3},), {}), guard(([3, 4],), {})
-    ((3, 4), None)
-    """
-    writer = _GuardWriter()
-    try:
-        writer.look("args", args, is_tuple=True)
-        if kwargs:
-            writer.look("kwargs", kwargs)
-        else:
-            writer.demand("not kwargs")
-        for place in watched:
-            writer.watch(*place)
-    except _NoShapeError:
-        return None
-    guard = _compiled(writer.source())
-    return types.FunctionType(guard.__code__, guard.__globals__, guard.__name__, tuple(writer.given))
-
-
-class _NoShapeError(Exception):
-    """Arguments are not recognised."""
-
-
-class _GuardWriter:
-    """Writes a guard; `given` are the objects ``g0``, ``g1``, ... of the source."""
-
-    def __init__(self) -> None:
-        self.given: list[Any] = []
-        self._names = map("v{}".format, count())
-        self._lines: list[str] = []
-        self._leaves: list[str] = []
-
-    def demand(self, condition: str) -> None:
-        """Requires arguments to meet a condition."""
-        self._lines.append(f"if not ({condition}): return None")
-
-    def look(self, name: str, value: Any, *, is_tuple: bool = False) -> None:
-        """Requires the value of a name to be like a value; raises _NoShapeError for values that no guard knows."""
-        if len(self._lines) > 2 * MOST:
-            raise _NoShapeError
-        cls = value.__class__
-        if isinstance(value, Pytree):
-            self.demand(f"{name} is {self._give(weakref.ref(value))}()")
-        elif value is None:
-            self.demand(f"{name} is None")
-        elif cls in (tuple, list, dict):
-            if not is_tuple:
-                self.demand(f"{name}.__class__ is {cls.__name__}")
-            self.demand(f"len({name}) == {len(value)}")
-            if value:
-                self._look_into(name, value)
-        elif is_leaf(value):
-            self.demand(f"type({name}) is {self._give(type(value))} or is_leaf({name})")
-            self._leaves.append(name)
-        else:
-            raise _NoShapeError
-
-    def watch(self, holder: Any, key: str | None, content: object) -> None:
-        """Requires the contents of a cell, or of a name of a module, to be the same."""
-        place = ".cell_contents" if key is None else f"[{self._give(key)}]"
-        self.demand(f"{self._give(holder)}{place} is {self._give(content)}")
-
-    def _look_into(self, name: str, value: Any) -> None:
-        items = value
-        if isinstance(value, dict):
-            try:
-                keys = tuple(sorted(value))
-            except TypeError as error:
-                raise _NoShapeError from error
-            items = [value[key] for key in keys]
-            taken = next(self._names)
-            if len(keys) > FEW:
-                self._lines.append(f"{taken} = [{name}[key] for key in {self._give(keys)}]")
-            else:
-                self._lines.append(f"{taken} = {''.join([f'{name}[{self._give(key)}], ' for key in keys])}")
-            name = taken
-        if len(items) > FEW and all_leaves(items):
-            self.demand(f"all_leaves({name})")
-            self._leaves.append(f"*{name}")
-            return
-        parts = [next(self._names) for _ in items]
-        self._lines.append(f"{', '.join(parts)}, = {name}")
-        for part, item in zip(parts, items, strict=True):
-            self.look(part, item)
-
-    def _give(self, value: Any) -> str:
-        self.given.append(value)
-        return f"g{len(self.given) - 1}"
-
-    def source(self) -> str:
-        """The source of the guard, whose defaults are the given objects, next to each other in memory."""
-        given = "".join([f", g{number}" for number in range(len(self.given))])
-        lines = [
-            f"def guard(args, kwargs{given}):",
-            "    try:",
-            *[f"        {line}" for line in self._lines],
-            f"        return ({''.join([f'{leaf}, ' for leaf in self._leaves])})",
-            "    except (KeyError, ValueError):  # another key, no content, or a list that another thread changes",
-            "        return None",
-        ]
-        return "\n".join(lines)
-
-
-def all_leaves(values: Iterable[Any]) -> bool:
-    """Whether all values are arrays or numbers."""
-    return all(map(is_leaf, values))
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(source: str) -> Any:
-    parameters = {"is_leaf": is_leaf, "all_leaves": all_leaves}
-    return compile_functions("arguments", [source], parameters)[0]

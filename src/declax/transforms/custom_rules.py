@@ -18,11 +18,13 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from declax._filters import Filter
 from declax._graph.binding import bind_many
+from declax._graph.fit import Difference
 from declax._graph.rewriting import recursive_map
 from declax._typing import MISSING, Missing, Path
 from declax._variables import uncaptured_reads
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
+from declax.transforms._argnums import Argnums, DiffState, parse_argnums
 from declax.transforms._differentiated import (
     ArgumentLeaves,
     Derivatives,
@@ -30,6 +32,7 @@ from declax.transforms._differentiated import (
     add_derivatives,
     arguments_of,
     by_position,
+    check_derivatives,
     position_of,
     result_leaves,
     result_of,
@@ -37,20 +40,14 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Captures, Closure, RebuiltClosure, base_of
-from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, Rebuilt, Wrapped, is_same_value, run
-from declax.transforms._engine.structure import (
-    Mode,
-    Statics,
-    Structure,
-    checked_function,
-    is_root,
-    namer_of,
-    names_of_call,
-    parameters,
-)
+from declax.transforms._engine.commit import run
+from declax.transforms._engine.names import namer_of, names_of_call, parameters
+from declax.transforms._engine.outcome import Outcome, Plan, Rebuilt, is_same_value
+from declax.transforms._engine.structure import Mode, Statics, Structure, checked_function, is_root
 from declax.transforms._engine.tracing import kept_leaves, new_values, values_at, written_leaves
-from declax.transforms.autodiff import Argnums, DiffState, parse_argnums
+from declax.transforms._engine.wrapped import P, R, Wrapped
 
 if TYPE_CHECKING:
     from declax.transforms._engine.signatures import ModeOptions
@@ -112,7 +109,7 @@ def custom_vjp(
     """
 
     def make(fun: Callable[..., Any]) -> CustomVjp[..., Any]:
-        return CustomVjp(fun, nondiff_argnums, Mode.of(graph, graph_updates))
+        return CustomVjp(fun, parse_argnums("nondiff_argnums", nondiff_argnums, graph), Mode.of(graph, graph_updates))
 
     return make if fun is MISSING else make(fun)
 
@@ -130,11 +127,11 @@ class CustomVjp(Wrapped[P, R]):
 
     _transform = "custom_vjp"
 
-    def __init__(self, fun: Callable[P, R], nondiff_argnums: Argnums, mode: Mode) -> None:
+    def __init__(self, fun: Callable[P, R], argnums: list[int | DiffState], mode: Mode) -> None:
         checked_function("custom_vjp", "fun", fun)
         super().__init__(fun, mode)
         self._parameters = parameters(fun)
-        self._argnums = parse_argnums("nondiff_argnums", nondiff_argnums)
+        self._argnums = argnums
         self._options: RuleOptions | None = None
 
     def defvjp(
@@ -362,10 +359,12 @@ class _CustomCall:
                 fix="return (model_cotangent,)        # a tuple, also for one argument",
             )
         cotangents: Derivatives = {}
+        wrong: list[Difference] = []
         for argument, value in zip(arguments, found, strict=True):
             assert argument.differentiated is not None  # by the selection above
             where = f"the result of bwd for {argument.name}"
-            add_derivatives(argument.differentiated.flatten(value, self.shapes, where), cotangents)
+            add_derivatives(argument.differentiated.flatten(value, self.shapes, where, wrong), cotangents)
+        check_derivatives(wrong)
         return ([cotangents.get(i) for i in range(len(self.shapes))],)
 
     def _captures_of_bwd(self) -> Captures:

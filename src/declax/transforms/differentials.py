@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, TypeVarTupl
 
 import jax
 
+from declax._graph.fit import Difference
 from declax._typing import MISSING, Missing, R
 from declax.errors import TransformError, describe
 from declax.transforms._differentiated import (
@@ -15,6 +16,7 @@ from declax.transforms._differentiated import (
     DifferentiatedTree,
     add_derivatives,
     arguments_of,
+    check_derivatives,
     each_leaf_once,
     on_leaves,
     result_of,
@@ -22,9 +24,13 @@ from declax.transforms._differentiated import (
     target_of_result,
     zeros_for,
 )
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, look_like, run_with
-from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, namer_of, no_array
+from declax.transforms._engine.commit import run_with
+from declax.transforms._engine.names import namer_of
+from declax.transforms._engine.outcome import Outcome
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, no_array
+from declax.transforms._engine.wrapped import P, look_like
 
 if TYPE_CHECKING:
     from declax.transforms._engine.signatures import ModeOptions
@@ -68,7 +74,9 @@ class Pullback:
         """
         result, shapes, tree, arguments = self._static
         like: dict[int, Any] = tree.unflatten(shapes)
-        found = add_derivatives(result.flatten(cotangent, like, "the cotangent"), {})
+        wrong: list[Difference] = []
+        found = add_derivatives(result.flatten(cotangent, like, "the cotangent", wrong), {})
+        check_derivatives(wrong)
         (gradients,) = self._pull({i: found[i] if i in found else zeros_for(shape) for i, shape in like.items()})
         if isinstance(arguments, Structure):
             return arguments_of(arguments, gradients)
@@ -283,9 +291,10 @@ def _jvp(closure: Closure, mode: Mode, primals: Any, tangents: Any, has_aux: boo
 def _nonzero_tangents(arguments: ArgumentLeaves, tangents: Sequence[Any], user: Callable[..., Any]) -> Derivatives:
     nonzero: Derivatives = {}
     name = namer_of(user)
+    wrong: list[Difference] = []
     for number, tangent in enumerate(tangents):
         target, where = arguments.target(number), f"tangents, {name(number)}"
-        for position, found in target.flatten(tangent, arguments.leaves, where):
+        for position, found in target.flatten(tangent, arguments.leaves, where, wrong):
             if nonzero.setdefault(position, found) is not found:
                 raise TransformError(
                     target.name(where, position),
@@ -293,5 +302,6 @@ def _nonzero_tangents(arguments: ArgumentLeaves, tangents: Sequence[Any], user: 
                     why="another argument holds the same Variable",
                     fix="None, or a State without it, as the tangent of one of the two",
                 )
+    check_derivatives(wrong)
     arguments.check_differentiable(nonzero, allow_int=True)
     return nonzero

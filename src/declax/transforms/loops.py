@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,18 @@ import numpy as np
 
 from declax._typing import ArrayLike
 from declax.errors import TransformError
-from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, step_of, trace_until_stable
+from declax.transforms._carry import ErrorContext, Steps, functions_of
+from declax.transforms._engine.call import Call, named_leaves
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, T, lifted, run, wait
-from declax.transforms._engine.structure import Mode, checked_function, named, named_leaves, tree_of_jax
-from declax.transforms._engine.tracing import TracedFunction, check_scalar, output_tree
+from declax.transforms._engine.commit import run, wait
+from declax.transforms._engine.outcome import Outcome
+from declax.transforms._engine.prefixes import STEP_AXES, Carry, Prefixes
+from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.tracing import TracedFunction, check_scalar
+from declax.transforms._engine.wrapped import T
+
+_OF_WHILE: Final = Prefixes((Carry,), Carry, STEP_AXES)
+_OF_FORI: Final = Prefixes((None, Carry), Carry, STEP_AXES)
 
 
 def while_loop(
@@ -60,12 +66,11 @@ def while_loop(
     closure = Closure((cond_fun, body_fun), cond_fun)
 
     def loop(call: Call) -> Outcome:
-        structure = call.structure
-        lifted_cond = lifted(closure, structure, mode, adapt=itemgetter(0))
-        lifted_body = lifted(closure, structure, mode, adapt=itemgetter(1))
-        context = ErrorContext("while_loop", "body_fun", structure, lambda _: "init_val", mode)
-        body, step, given = _trace_body(call, named(lifted_body, body_fun, structure), 0, context)
-        condition = TracedFunction(named(lifted_cond, cond_fun, structure), given)
+        context = ErrorContext("while_loop", "body_fun", call.structure, lambda _: "init_val", mode)
+        steps = Steps(_OF_WHILE, body_fun, call.leaves, context)
+        cond_of_leaves, body_of_leaves = functions_of(closure, call.structure, mode, steps.labels)
+        body, step, given = steps.trace(body_of_leaves, call.leaves)
+        condition = TracedFunction(cond_of_leaves, given)
         _check_condition(condition.outcome, context)
         _check_refs(call, condition, body)
 
@@ -74,7 +79,7 @@ def while_loop(
 
         def advance(carried: Any) -> Any:
             full = step.put(carried, given)
-            return step.next_values(body(full), full)
+            return step.read(body(full), full)
 
         last = jax.lax.while_loop(holds, advance, [given[i] for i in step.leaves])
         if condition.calls_back or body.calls_back:
@@ -128,18 +133,18 @@ def fori_loop(
         kind, expected = (np.floating, "one float, as lower") if is_float else (np.integer, "one integer")
         check_scalar(f"fori_loop, {name}", bound, expected, kind, fix=fix)
     mode = Mode.of(graph, graph_updates)._replace(returns=True)
-    closure = Closure(body_fun)
+    closure = Closure((body_fun,), body_fun)
 
     def loop(call: Call) -> Outcome:
-        function = named(lifted(closure, call.structure, mode), body_fun, call.structure)
-        names = ("i", "init_val")
-        context = ErrorContext("fori_loop", "body_fun", call.structure, lambda number: names[number], mode)
-        body, step, given = _trace_body(call, function, 1, context)
+        context = ErrorContext("fori_loop", "body_fun", call.structure, ("i", "init_val").__getitem__, mode)
+        steps = Steps(_OF_FORI, body_fun, call.leaves, context)
+        (function,) = functions_of(closure, call.structure, mode, steps.labels)
+        body, step, given = steps.trace(function, call.leaves)
 
         def advance(number: Any, carried: Any) -> Any:
             full = step.put(carried, given)
             full[call.structure.num_leaves] = number
-            return step.next_values(body(full), full)
+            return step.read(body(full), full)
 
         last = jax.lax.fori_loop(lower, upper, advance, [given[i] for i in step.leaves], unroll=unroll)
         if body.calls_back:
@@ -163,23 +168,6 @@ def _number_like(lower: Any, upper: Any) -> Any:
     if type(lower) is not int or type(upper) is not int:
         jax.eval_shape(lambda: jax.lax.fori_loop(lower, upper, see, 0))
     return found[-1]
-
-
-def _trace_body(
-    call: Call, function: Callable[..., Outcome], argument: int, context: ErrorContext
-) -> tuple[TracedFunction, CarrySlots, list[Any]]:
-    """As `trace_until_stable`, for a loop that carries one of its arguments."""
-    parts = call.structure.tree.children()[0].children()
-    start = sum(part.num_leaves for part in parts[:argument])
-    tree = tree_of_jax(parts[argument])
-    given = Subtree(tree, range(start, start + tree.num_leaves), call.structure.is_root, "init_val")
-
-    def analyse(outcome: Outcome) -> CarrySlots:
-        tree, is_root = output_tree(outcome)
-        pairs = list(given.pairs(Subtree(tree, range(tree.num_leaves), is_root, "the output"), context))
-        return step_of(outcome, pairs, is_root, context)
-
-    return trace_until_stable(function, call.leaves, analyse, context)
 
 
 def _check_condition(outcome: Outcome, context: ErrorContext) -> None:

@@ -10,20 +10,12 @@ import jax
 
 from declax._typing import MISSING, Missing
 from declax.errors import TransformError, describe
-from declax.transforms._engine.lift import (
-    Call,
-    Names,
-    Numbers,
-    Outcome,
-    P,
-    R,
-    Selection,
-    Wrapped,
-    lifted,
-    program_for,
-    run,
-)
-from declax.transforms._engine.structure import Mode, checked_function, named
+from declax.transforms._engine.call import Call
+from declax.transforms._engine.commit import run
+from declax.transforms._engine.diagnostics import named
+from declax.transforms._engine.outcome import Outcome, lifted
+from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.wrapped import Names, Numbers, P, R, Selection, Wrapped, program_for
 
 if TYPE_CHECKING:
     from declax.transforms._engine.signatures import RematOptions

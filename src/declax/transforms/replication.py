@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import jax
 
 from declax._typing import MISSING, Missing
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Numbers, Outcome, P, R, Selection, lifted, look_like, run
+from declax.transforms._engine.commit import run
+from declax.transforms._engine.outcome import Outcome, lifted
 from declax.transforms._engine.prefixes import Grouped, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.wrapped import Numbers, P, R, Selection, look_like
 from declax.transforms.axis_names import check_metadata, name_axes
 from declax.transforms.compilation import JitWrapped, jit
 from declax.transforms.vectorization import check_refs, check_shared
@@ -80,7 +83,7 @@ def pmap(
         of_arguments = in_axes
         if static.numbers and isinstance(in_axes, (tuple, list)):
             of_arguments = tuple(axis for i, axis in enumerate(in_axes) if i not in static.numbers)
-        axes = Prefixes(of_arguments, out_axes)
+        axes = Prefixes(of_arguments, out_axes, graph=graph)
         return jit(
             _over_devices(f, axes, static, transform_metadata, mode, options, placed),
             static_argnums=static_broadcasted_argnums,

@@ -14,13 +14,18 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from declax._graph.nodes import is_ref, plain_key
+from declax._graph.nodes import is_ref
+from declax._jax import is_symbolic
 from declax._typing import MISSING, Missing
 from declax._variables.kinds import RngState
 from declax.errors import TransformError
-from declax.transforms._carry import CarrySlots, ErrorContext, Subtree, has_step_axis, step_of, trace_until_stable
+from declax.transforms._carry import ErrorContext, Steps, has_step_axis, no_axis
+from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Captures, content_of
-from declax.transforms._engine.lift import Call, Outcome, P, R, Wrapped, lifted, program_for, run, wait
+from declax.transforms._engine.commit import run, wait
+from declax.transforms._engine.diagnostics import named
+from declax.transforms._engine.names import namer_of
+from declax.transforms._engine.outcome import Outcome, lifted
 from declax.transforms._engine.prefixes import (
     STEP_AXES,
     Carry,
@@ -30,11 +35,11 @@ from declax.transforms._engine.prefixes import (
     is_spec,
     is_step_axis,
     labels_in,
-    positioned,
     size_along_axes,
 )
-from declax.transforms._engine.structure import Mode, Structure, checked_function, joined, named, namer_of, no_ref
-from declax.transforms._engine.tracing import kept_leaves, new_values, output_tree, values_at
+from declax.transforms._engine.structure import Mode, Structure, checked_function, no_ref
+from declax.transforms._engine.tracing import values_at
+from declax.transforms._engine.wrapped import P, R, Wrapped, program_for
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 from declax.transforms.vectorization import warn_of_equal_draws
 
@@ -77,11 +82,11 @@ def scan(
 ) -> Any:
     """Calls a function step by step along axes of its arguments.
 
-    `Carry` labels what goes from step to step, in the arguments and, in the same order, in the results. A
-    carried model is one object in all steps and need not be returned. Of a model with an axis, each step sees
-    one slice; Variables that the function sets or creates in it get that axis. A captured model, and one with the
-    axis None, is carried if the function sets it; but a stream with the axis None gives all steps the same numbers,
-    unless `graph_updates` is off.
+    `Carry` labels what goes from step to step: one argument, and one result. A carried model is one object in all
+    steps, unless a step returns a new one of the same structure; as ``StateAxes({...: Carry})`` it need not be
+    returned. Of a model with an axis, each step sees one slice; Variables that the function sets or creates in it get
+    that axis. A captured model, and one with the axis None, is carried if the function sets it; but a stream with the
+    axis None gives all steps the same numbers, unless `graph_updates` is off.
 
     Args:
       f: the function of one step; omit it to use `scan` as a decorator with options.
@@ -97,8 +102,7 @@ def scan(
       graph, graph_updates: as in `jit`.
 
     Raises:
-      TransformError: axes or lengths do not match; a carried value changes its structure, shape or dtype, or is a
-        new model in place of the one that the step received.
+      TransformError: axes or lengths do not match; a carried value changes its structure, shape or dtype.
 
     >>> import declax as dx
     >>> import jax.numpy as jnp
@@ -113,7 +117,7 @@ def scan(
     def make(f: Callable[..., Any]) -> Scanned[..., Any]:
         checked_function("scan", "f", f)
         check_metadata(transform_metadata)
-        axes = Prefixes(in_axes, out_axes, STEP_AXES)
+        axes = Prefixes(in_axes, out_axes, STEP_AXES, graph=graph)
         _check_out_axes(axes)
         return Scanned(f, axes, transform_metadata, Mode.of(graph, graph_updates), settings)
 
@@ -178,7 +182,7 @@ class Scanned(Wrapped[P, R]):
         context = ErrorContext("scan", "the function", structure, namer_of(closure.function), mode)
 
         def run(*leaves: Any) -> Outcome:
-            steps = _Steps(axes, closure.function, leaves, context)
+            steps = _Scan(axes, closure.function, leaves, context)
             step = lifted(closure, structure, mode, steps.labels, adapt)
             outcome, calls_back = steps.run(named(step, closure.function, structure), leaves, **options)
             self._calls_back |= calls_back
@@ -188,16 +192,12 @@ class Scanned(Wrapped[P, R]):
         return jax.jit(run, inline=True)
 
 
-class _Steps:
+class _Scan(Steps):
     def __init__(
         self, axes: Prefixes, function: Callable[..., Any], leaves: Sequence[Any], context: ErrorContext
     ) -> None:
-        self._axes = axes
-        self._context = context
-        self._arguments = positioned(function, context.structure.tree)
-        self.labels = axes.labels(context.structure, leaves, function, default=Carry)
+        super().__init__(axes, function, leaves, context)
         self._streams = _shared_streams(context.structure, self.labels) if context.mode.updates else []
-        self._warned: set[str] = set()
 
     def run(
         self, function: Callable[..., Outcome], leaves: Sequence[Any], *, length: int | None, **options: Any
@@ -206,19 +206,21 @@ class _Steps:
         length = size_along_axes("scan", self._named(leaves), length, "length")
         pairs = zip(leaves, self.labels.leaves, strict=True)
         xs = [_move_axis(value, axis, 0) for value, axis in pairs if has_step_axis(axis)]
-        traced, step, shared = trace_until_stable(
-            function, self._with_slices(leaves, _types_of_steps(xs)), self._analyse, self._context
-        )
+        traced, step, shared = self.trace(function, self._with_slices(leaves, _types_of_steps(xs)))
+        if self._streams:
+            plan, new = traced.outcome.plan, traced.outcome.new
+            warn_of_equal_draws("scan", step.structure, self.labels, plan, new, set())
 
         def advance(carried: Any, own: Any) -> Any:
             full = step.put(carried, self._with_slices(shared, own))
             for leaf in self._streams:
                 full[leaf] = shared[leaf]
             made = traced(full)
-            return step.next_values(made, full), values_at(step.structure, tuple(step.stacked), made, full)
+            return step.read(made, full), values_at(step.structure, tuple(step.stacked), made, full)
 
-        last, ys = jax.lax.scan(advance, [shared[i] for i in step.leaves], xs, length=length, **options)
-        return step.conclude(traced.outcome, last, _in_place(step.stacked, ys)), traced.calls_back
+        counted = None if is_symbolic(length) else length  # JAX takes a symbolic one from `xs` only
+        last, ys = jax.lax.scan(advance, [shared[i] for i in step.leaves], xs, length=counted, **options)
+        return step.conclude(traced.outcome, last, map(_in_place, step.stacked.values(), ys)), traced.calls_back
 
     def _with_slices(self, leaves: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """All leaves, with the slices of one step in place of leaves with an axis."""
@@ -235,84 +237,25 @@ class _Steps:
                     raise no_ref(name, "this is an array ref, which cannot be scanned along an axis")
                 yield name, value, axis
 
-    def _analyse(self, outcome: Outcome) -> CarrySlots:
-        """Finds the carry, and the stacked results."""
-        tree, is_root = output_tree(outcome)
-        is_root_given = self._context.structure.is_root
-        prefix = self._axes.of_arguments
-        if prefix is Carry and len(self._arguments) == 1:
-            prefix = (Carry,)
-        given = _carried_parts(prefix, self._arguments, is_root_given, self._name)
-        numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        returned = _carried_parts(self._axes.of_results, numbered, is_root, functools.partial(joined, "the output"))
-        if len(given) != len(returned):  # models need not be returned
-            given = [part for part in given if not all(part.is_root[leaf] for leaf in part.leaves)]
-        if len(given) != len(returned):
-            raise _unequal_carries([part.name for part in given], [part.name for part in returned])
-        pairs = [pair for a, b in zip(given, returned, strict=True) for pair in a.pairs(b, self._context)]
-        step = step_of(outcome, pairs, is_root, self._context, self.labels)
-        if self._streams:
-            warn_of_equal_draws("scan", step.structure, self.labels, outcome.plan, outcome.new, self._warned)
-        of_output = outcome.plan.labels[len(new_values(outcome.plan)) :]
-        for place, axis in enumerate(of_output, len(kept_leaves(step.structure, outcome.plan))):
-            if place not in step.places:
-                if not has_step_axis(axis):
-                    raise _no_axis("Carry, in a new model")
-                step.stacked[place] = axis
-        return step
-
-    def _name(self, path: Sequence[Any]) -> str:
-        return joined(self._context.argument(path[0]), path[1:]) if path else "the arguments"
-
 
 def _check_out_axes(axes: Prefixes) -> None:
-    """Checks that each result has an axis, and that one with Carry has an argument."""
+    """Checks that each result has an axis, and that one argument and one result have Carry, or none."""
     if any(label is None for label in labels_in(axes.of_results, is_step_axis)):
-        raise _no_axis("None")
-    carried = [_specs_with_carry(prefix) for prefix in (axes.of_arguments, axes.of_results)]
-    if carried[1] and not carried[0]:
-        raise _unequal_carries([], [f"{carried[1]} with Carry"])
+        raise no_axis("None")
+    counts = [_specs_with_carry(prefix) for prefix in (axes.of_arguments, axes.of_results)]
+    if counts[0] != counts[1] or counts[0] > 1:
+        raise TransformError(
+            "scan, in_axes and out_axes",
+            "Carry labels one argument and one result, or none of either",
+            got=f"{counts[0]} in in_axes, {counts[1]} in out_axes",
+            fix="in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0)        # a tuple carries several values\n"
+            "in_axes=(dx.StateAxes({...: dx.Carry}), 0), out_axes=0        # for a model, which is not returned",
+        )
 
 
 def _specs_with_carry(prefix: Any) -> int:
     specs = jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_step_axis))
     return sum(spec is Carry for spec in specs)
-
-
-def _no_axis(got: str) -> TransformError:
-    return TransformError(
-        "scan, out_axes",
-        "Cannot broadcast output state: a result of each step needs an axis",
-        expected="an int, or Carry as in in_axes",
-        got=got,
-        why="each step returns its own result, and None would broadcast one for all",
-        fix="out_axes=(dx.Carry, 0)",
-    )
-
-
-def _unequal_carries(given: Sequence[str], returned: Sequence[str]) -> TransformError:
-    return TransformError(
-        "scan, out_axes",
-        "there are as many results with Carry as there are arguments with it",
-        expected=", ".join(given) or "none",
-        got=", ".join(returned) or "none",
-        fix="in_axes=(dx.Carry, 0), out_axes=(dx.Carry, 0)",
-    )
-
-
-def _carried_parts(
-    prefix: Any, numbered: Any, is_root: Sequence[bool], name: Callable[[Sequence[Any]], str]
-) -> list[Subtree]:
-    """The parts of a tree of numbers that a prefix labels `Carry`."""
-    found: list[Subtree] = []
-
-    def see(keys: Any, label: Any, below: Any) -> None:
-        if label is Carry:
-            leaves, own = jax.tree_util.tree_flatten(below)
-            found.append(Subtree(own, leaves, is_root, name(list(map(plain_key, keys)))))
-
-    jax.tree_util.tree_map_with_path(see, prefix, numbered, is_leaf=lambda value: is_spec(value, is_step_axis))
-    return found
 
 
 def _shared_streams(structure: Structure, labels: Labels) -> list[int]:
@@ -321,12 +264,11 @@ def _shared_streams(structure: Structure, labels: Labels) -> list[int]:
     return [i for i, (d, label) in enumerate(pairs) if label is None and d is not None and issubclass(d[0], RngState)]
 
 
-def _in_place(axes: Mapping[int, int], ys: Sequence[Any]) -> dict[int, Any]:
-    """The stacked results, with the axis of steps at its place."""
-    for axis, y in zip(axes.values(), ys, strict=True):
-        for leaf in jax.tree_util.tree_leaves(y):
-            check_axis("scan, a result", axis, leaf, leaf.ndim)
-    return {position: _move_axis(y, 0, axis) for (position, axis), y in zip(axes.items(), ys, strict=True)}
+def _in_place(axis: int, y: Any) -> Any:
+    """A stacked result, with the axis of steps at its place."""
+    for leaf in jax.tree_util.tree_leaves(y):
+        check_axis("scan, a result", axis, leaf, leaf.ndim)
+    return _move_axis(y, 0, axis)
 
 
 def _move_axis(value: Any, source: int, destination: int) -> Any:

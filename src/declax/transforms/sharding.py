@@ -13,12 +13,15 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 from declax._typing import MISSING, Missing
 from declax._variables.placement import cannot_split, check_splits, context_mesh, names_of_entry
 from declax.errors import TransformError, describe
+from declax.transforms._engine.call import Call, named_leaves
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, lifted, look_like, run_with, wait
+from declax.transforms._engine.commit import run_with, wait
+from declax.transforms._engine.outcome import Outcome, Plan, lifted, names_of_outputs
 from declax.transforms._engine.placement import place, shardings_of
 from declax.transforms._engine.prefixes import LabelKind, Labels, Prefixes, from_groups, in_groups
 from declax.transforms._engine.refusals import explain_shardings
-from declax.transforms._engine.structure import Mode, checked_function, named_leaves, names_of_outputs
+from declax.transforms._engine.structure import Mode, checked_function
+from declax.transforms._engine.wrapped import P, R, look_like
 from declax.transforms.vectorization import check_refs, warn_of_equal_draws
 
 if TYPE_CHECKING:
@@ -72,7 +75,7 @@ def shard_map(
     Array([0., 2., 4.], dtype=float32)
     """
     is_inferred = in_specs is MISSING
-    specs = Prefixes(None if is_inferred else in_specs, out_specs, _SPECS)
+    specs = Prefixes(None if is_inferred else in_specs, out_specs, _SPECS, graph=graph)
     mode = Mode.of(graph, graph_updates)
     options: dict[str, Any] = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
 

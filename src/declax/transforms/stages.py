@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from declax.errors import TransformError
-from declax.transforms._engine.lift import Call, Outcome, P, Rebuilt, run, wait
+from declax.transforms._engine.call import Call
+from declax.transforms._engine.commit import run, wait
+from declax.transforms._engine.names import names_of_call
+from declax.transforms._engine.outcome import Outcome, Rebuilt
+from declax.transforms._engine.programs import Program
 from declax.transforms._engine.retraces import differences
-from declax.transforms._engine.structure import names_of_call
-
-if TYPE_CHECKING:
-    from declax.transforms.compilation import Program
+from declax.transforms._engine.structure import Structure
+from declax.transforms._engine.wrapped import P
 
 R = TypeVar("R", covariant=True)
 
@@ -151,7 +153,7 @@ class Compiled(Stage[R]):
         return cast("R", run(lambda: self._bind_arguments(args, kwargs), self._run))
 
     def _run(self, call: Call) -> Outcome:
-        if call.structure != self._trace.structure:
+        if not self._fits(call.structure):
             raise self._differs(call)
         try:
             result = self._stage(*call.leaves)
@@ -163,6 +165,13 @@ class Compiled(Stage[R]):
         if outcome.plan.calls_back:  # known since it was traced
             wait(result)
         return outcome
+
+    def _fits(self, structure: Structure) -> bool:
+        """Whether a call has the structure of the trace; attributes may have the order that copies of JAX have."""
+        known, orders = self._trace.structure, structure.orders
+        if structure == known:
+            return True
+        return structure._replace(orders=known.orders) == known and orders.sets == known.orders.sets
 
     def _differs(self, call: Call) -> TransformError:
         found = differences(self._trace, call.trace())

@@ -19,8 +19,12 @@ from declax._typing import MISSING, Missing
 from declax._variables.kinds import RngCount
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
+from declax.transforms._engine.call import Call, named_leaves
 from declax.transforms._engine.captures import Closure
-from declax.transforms._engine.lift import Call, Outcome, P, Plan, R, lifted, look_like, run
+from declax.transforms._engine.commit import run
+from declax.transforms._engine.diagnostics import note_tracers
+from declax.transforms._engine.names import name_path
+from declax.transforms._engine.outcome import Outcome, Plan, leaves_set, lifted, names_of_outputs
 from declax.transforms._engine.prefixes import (
     Labels,
     Prefixes,
@@ -30,19 +34,8 @@ from declax.transforms._engine.prefixes import (
     kind_and_filter,
     size_along_axes,
 )
-from declax.transforms._engine.structure import (
-    Mode,
-    Structure,
-    checked_function,
-    is_array_like,
-    leaves_set,
-    name_path,
-    named_leaves,
-    names_of_outputs,
-    no_array,
-    no_ref,
-    note_tracers,
-)
+from declax.transforms._engine.structure import Mode, Structure, checked_function, is_array_like, no_array, no_ref
+from declax.transforms._engine.wrapped import P, R, look_like
 from declax.transforms.axis_names import check_metadata, name_axes, place_new
 
 if TYPE_CHECKING:
@@ -99,7 +92,7 @@ def vmap(
     def make(f: Callable[..., Any]) -> Callable[..., Any]:
         closure = Closure(checked_function("vmap", "f", f))
         mode = Mode.of(graph, graph_updates)
-        axes = Prefixes(in_axes, out_axes)
+        axes = Prefixes(in_axes, out_axes, graph=graph)
         check_metadata(transform_metadata)
         adapt = functools.partial(name_axes, axes=axes, metadata=transform_metadata)
         warned: set[str] = set()

@@ -58,8 +58,9 @@ def load_weights(
       dry_run: read headers only, change nothing, and return the report.
 
     Returns:
-      A report: `taken` has the parameters that are filled, `missing` the others, `unexpected` the tensors that no entry
-      of the map names, `mismatches` those that do not fit, and `ignored` those that `ignore` or `only` leave out.
+      A report: `taken` has the parameters that are filled, `missing` those without a tensor, `unexpected` the tensors
+      that no entry of the map names, `mismatches` those that do not fit, and `ignored` those that `ignore` or `only`
+      leave out.
 
     Raises:
       WeightsError: the map is wrong; or tensors are unused or do not fit, or parameters are unfilled. It lists all of
@@ -73,10 +74,9 @@ def load_weights(
     >>> print(dx.load_weights(other, "linear.safetensors", map={"fc.weight": "kernel"}, dry_run=True))
     taken: 0 of 2 leaves
     does not fit:
-      fc.weight: expected shape (2, 3), got shape (3, 2)
+      fc.weight: expected shape (2, 3) for kernel, got shape (3, 2)
     missing:
       bias: expected an array of shape (3,) and dtype float32, got nothing
-      kernel: expected an array of shape (2, 3) and dtype float32, got nothing
     unexpected:
       fc.b: no entry of the map has this name
     """
@@ -115,6 +115,7 @@ class _Plan:
         self._rules = rules
         self._transfers: dict[str, Transfer] = {}  # by the name of the parameter
         self._mismatches: list[Difference] = []
+        self._refused: set[str] = set()  # the parameters whose tensors do not fit
         self._unexpected: list[Difference] = []
         self._ignored: list[str] = []
 
@@ -148,7 +149,9 @@ class _Plan:
             return
         mismatches = self._mismatches_of(transfer, selected)
         self._mismatches += mismatches
-        if not mismatches:
+        if mismatches:
+            self._refused.update(selected)
+        else:
             self._transfers |= dict.fromkeys(selected, transfer)
 
     def _mismatches_of(self, transfer: Transfer, targets: Sequence[str]) -> list[Difference]:
@@ -160,11 +163,14 @@ class _Plan:
             return [Difference(first, f"{error.where}: {error.problem}", f"shape {error.got}")]
         found: list[Difference] = []
         names = {name: name for name in transfer.sources}
+        shown = [known[name].shown for name in targets]
         pairing = Pairing({name: name for name in names if name in self._tensors})
         for dtype in {known[name].dtype for name in targets}:
             likes = {name: _like(shape, dtype) for name, shape in zip(names, shapes, strict=True)}
             fit = compare(Target(names, likes, dict.fromkeys(names)), [(pairing, self._tensors)], self._rules)
-            found += fit.problems
+            found += [
+                problem._replace(expected=problem.expected + _for(problem.path, shown)) for problem in fit.problems
+            ]
         filled = [name for to in targets for name in self._parameters.overlapping(to) if name in self._transfers]
         for name in filled:
             other = self._transfers[name].sources[0]
@@ -179,7 +185,7 @@ class _Plan:
         likes = {name: _like(known[name].shape, known[name].dtype) for name in unfilled}
         return Fit(
             tuple(self._mismatches),
-            Target(paths, likes, dict.fromkeys(paths)).missing(self._transfers),
+            Target(paths, likes, dict.fromkeys(paths)).missing({*self._transfers, *self._refused}),
             tuple(self._unexpected),
             ignored=tuple(self._ignored),
             is_foreign=bool(self._unexpected) and not (self._transfers or self._mismatches),
@@ -218,6 +224,11 @@ class _Plan:
             )
         made.block_until_ready()  # before the next parameter is in the memory of the host
         return made
+
+
+def _for(tensor: str, parameters: Sequence[str]) -> str:
+    """The parameters that a tensor is for, unless they have its name."""
+    return "" if list(parameters) == [tensor] else f" for {', '.join(parameters)}"
 
 
 def _like(shape: Shape, dtype: Any) -> Any:

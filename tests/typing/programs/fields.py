@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a mistake uses it
-from typing import Union
+from typing import Literal, NamedTuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -170,7 +170,7 @@ class Confused(dx.Module):
 class Activated(dx.Module):
     activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.gelu)
     # wrong: activation: Callable[[jax.Array], jax.Array] = dx.static(default="gelu")
-    # error: assignment | assignment | reportAssignmentType
+    # error: arg-type | arg-type | reportAssignmentType
 
 
 # == a factory of another type than the field (annotations: yes)
@@ -190,7 +190,7 @@ class Produced(dx.Module):
 class Helped(dx.Module):
     width: int = dx.static(default=8, help="the width")
     # wrong: width: int = dx.static(default=8, halp="the width")
-    # error: call-overload | call-overload | reportArgumentType, reportCallIssue
+    # error: call-overload | call-overload | reportCallIssue
 
 
 # == a field without a default after one with (annotations: yes)
@@ -292,3 +292,112 @@ class Keyed(dx.Module):
 keyed = Keyed("a")
 # wrong: keyed = Keyed(jnp.ones(2))
 # error: declax-field | - | -
+
+# == a choice where one of its values is needed (annotations: yes)
+
+
+def plain_width(kind: Literal["plain"]) -> int:
+    return len(kind)
+
+
+def width_of(kind: Literal["plain", "gated"]) -> int:
+    return len(kind)
+
+
+@dx.dataclass
+class Gate(dx.Layer):
+    kind: Literal["plain", "gated"] = dx.field(default="plain")
+    is_gated = kind == "gated"
+    width = dx.defer(width_of)(kind)
+    # wrong: width = dx.defer(plain_width)(kind)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a value that may be None where it has to be (annotations: yes)
+
+
+def width_without(size: None) -> int:
+    print(size)
+    return 4
+
+
+def width_with(size: int | None) -> int:
+    return size or 4
+
+
+@dx.dataclass
+class Widened(dx.Layer):
+    size: int | None = dx.field(default=None)
+    width = dx.defer(width_with)(size)
+    # wrong: width = dx.defer(width_without)(size)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a value that may be None where a number is needed (annotations: yes)
+
+
+@dx.dataclass
+class Restricted(dx.Layer):
+    size: int | None = dx.static(default=3)
+    width = dx.defer(width_with)(size)
+    # wrong: width = dx.defer(abs)(size)
+    # error: arg-type | arg-type | reportArgumentType
+
+
+# == a default that is no choice (annotations: yes)
+
+
+@dx.dataclass
+class Chosen(dx.Layer):
+    kind: Literal["plain", "gated"] = dx.field(default="gated")
+    # wrong: kind: Literal["plain", "gated"] = dx.field(default="gatd")
+    # error: arg-type | arg-type | reportAssignmentType
+
+
+# == a default of another type for a value that may be None (annotations: yes)
+
+
+@dx.dataclass
+class Limited(dx.Layer):
+    limit: int | None = dx.field(default=3)
+    # wrong: limit: int | None = dx.field(default="3")
+    # error: arg-type | arg-type | reportAssignmentType
+
+
+# == a default of another type for data (annotations: yes)
+
+
+@dx.dataclass
+class Heated(dx.Layer):
+    temperature: float = dx.data(default=1.0)
+    # wrong: temperature: float = dx.data(default=(1.0, 2.0))
+    # error: arg-type | arg-type | reportAssignmentType
+
+
+# == a default that is wider than its field is read (annotations: yes)
+
+
+class Shape(NamedTuple):
+    height: int
+    width: int
+
+
+@dx.dataclass
+class Framed(dx.Layer):
+    shape: tuple[int, int] = dx.static(default=Shape(2, 3))
+    height = shape[0]
+    # wrong: height = shape.height
+    # error: attr-defined | attr-defined | reportAttributeAccessIssue
+
+
+# == a default of another type for a recursive alias (annotations: yes)
+
+
+Json = Union[str, int, None, list["Json"], dict[str, "Json"]]
+
+
+@dx.dataclass
+class Annotated(dx.Layer):
+    notes: Json = dx.static(default=None)
+    # wrong: notes: Json = dx.static(default=1.5)
+    # error: assignment | assignment | reportAssignmentType

@@ -1,5 +1,6 @@
 """Gradients and optimizers."""
 
+import functools
 from typing import Any, TypeVar
 
 import jax
@@ -29,6 +30,10 @@ def loss_and_logits(model: Model, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.mean(logits**2), logits
 
 
+def to_teacher(student: Model, teacher: dx.Linear, x: jax.Array) -> jax.Array:
+    return jnp.mean((student(x) - teacher(x)) ** 2)
+
+
 def distance(model: M, other: M) -> jax.Array:
     pairs = zip(jax.tree.leaves(model), jax.tree.leaves(other), strict=True)
     return jnp.asarray(sum(jnp.sum((a - b) ** 2) for a, b in pairs))
@@ -51,6 +56,7 @@ model = Model(2, rngs=dx.Rngs(0))
 other = dx.Linear(2, 2, rngs=dx.Rngs(0))
 inputs = jnp.ones((3, 2))
 optimizer = dx.Optimizer(model, optax.sgd(0.1))
+of_teacher = dx.Optimizer(other, optax.sgd(0.1))
 clipped.defvjp(clipped_fwd, clipped_bwd)
 
 # == grad is taken for a pair (annotations: yes)
@@ -98,7 +104,7 @@ only_loss: jax.Array = d_loss
 
 e_grads, e_logits = dx.grad(loss_and_logits, has_aux=True)(model, inputs)
 # wrong: e_grads, e_logits = dx.grad(loss_and_logits)(model, inputs)
-# error: type-var | type-var | reportArgumentType, reportCallIssue
+# error: operator, type-var | operator, type-var | reportArgumentType, reportCallIssue
 
 # == has_aux of a function that returns one value (annotations: yes)
 
@@ -246,3 +252,104 @@ v_grads = dx.grad(distance)(model, dx.clone(model))
 optimizer.update(model, v_grads)
 # wrong: optimizer.update(model, dx.grad(distance)(other, dx.clone(other)))
 # error: arg-type | - | reportArgumentType
+
+# == the gradient of the second model is taken for that of the first (annotations: yes)
+
+of_teacher.update(other, dx.grad(to_teacher, argnums=1)(model, other, inputs))
+# wrong: of_teacher.update(other, dx.grad(to_teacher, argnums=0)(model, other, inputs))
+# error: arg-type | arg-type | reportArgumentType
+
+# == the gradients of two models in the order of their names (annotations: yes)
+
+w_loss, (w_student, w_teacher) = dx.value_and_grad(to_teacher, argnums=(0, 1))(model, other, inputs)
+optimizer.update(model, w_student)
+# wrong: optimizer.update(model, w_teacher)
+# error: arg-type | arg-type | reportArgumentType
+
+# == a path of the gradient of a second model (annotations: no)
+
+x_kernel = dx.grad(to_teacher, argnums=1)(model, other, inputs).kernel
+# wrong: x_kernel = dx.grad(to_teacher, argnums=1)(model, other, inputs).linear
+# error: declax-path | - | -
+
+# == the gradients of a third argument (annotations: no)
+
+
+def to_ensemble(student: Model, first: dx.Linear, second: Model, x: jax.Array) -> jax.Array:
+    return jnp.mean(student(x) - first(x) - second(x))
+
+
+y_first, y_third = dx.grad(to_ensemble, argnums=(1, 2))(model, other, Model(2, rngs=dx.Rngs(1)), inputs)
+optimizer.update(model, y_third)
+# wrong: optimizer.update(model, y_first)
+# error: arg-type | - | -
+
+# == gradients of a list of models (annotations: no)
+
+
+def of_all(models: list[Model], x: jax.Array) -> jax.Array:
+    return jnp.mean(models[0](x))
+
+
+z_grads = dx.grad(of_all)([model], inputs)
+optimizer.update(model, z_grads[0])
+# wrong: optimizer.update(model, z_grads)
+# error: arg-type | - | -
+
+# == auxiliary values of a gradient of the second argument (annotations: no)
+
+
+def to_teacher_aux(student: Model, teacher: dx.Linear) -> tuple[jax.Array, int]:
+    return jnp.mean(student.linear.kernel - teacher.kernel), 3
+
+
+(za_loss, za_count), za_grads = dx.value_and_grad(to_teacher_aux, argnums=1, has_aux=True)(model, other)
+of_teacher.update(other, za_grads)
+# wrong: optimizer.update(model, za_grads)
+# error: arg-type | - | -
+
+# == a decorated loss of the second model (annotations: no)
+
+
+@dx.value_and_grad(argnums=1)
+def decorated_second(student: Model, teacher: dx.Linear) -> jax.Array:
+    return jnp.mean(student.linear.kernel - teacher.kernel)
+
+
+zb_loss, zb_grads = decorated_second(model, other)
+of_teacher.update(other, zb_grads)
+# wrong: optimizer.update(model, zb_grads)
+# error: arg-type | - | -
+
+# == the value of a lambda (annotations: yes)
+
+zc_loss, zc_grads = dx.value_and_grad(lambda m: jnp.mean(m(inputs)))(model)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]  # a lambda
+zc_sum: jax.Array = zc_loss
+# wrong: zc_sum: dx.State[Model] = zc_loss
+# error: assignment | assignment | reportAssignmentType
+
+# == the gradient of a partial, whose first argument is the second model (annotations: yes)
+
+zd_grads = dx.grad(functools.partial(to_teacher, model))(other, inputs)
+of_teacher.update(other, zd_grads)
+# wrong: optimizer.update(model, zd_grads)
+# error: arg-type | arg-type | reportArgumentType
+
+# == the value and gradient of a partial with a keyword (annotations: yes)
+
+ze_loss, ze_grads = dx.value_and_grad(functools.partial(loss_of, x=inputs))(model)
+optimizer.update(model, ze_grads)
+# wrong: optimizer.update(model, ze_loss)
+# error: arg-type | arg-type | reportArgumentType
+
+# == a path of the gradient of a partial (annotations: no)
+
+zf_kernel = dx.grad(functools.partial(loss_of, x=inputs))(model).linear.kernel
+# wrong: zf_kernel = dx.grad(functools.partial(loss_of, x=inputs))(model).linear.kernle
+# error: declax-path | - | -
+
+# == an argument too many of the gradient of a partial (annotations: no)
+
+zg_grads = dx.grad(functools.partial(to_teacher, model))(other, inputs)
+# wrong: zg_grads = dx.grad(functools.partial(to_teacher, model))(other, inputs, inputs)
+# error: call-arg | - | reportCallIssue

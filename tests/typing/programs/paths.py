@@ -19,6 +19,10 @@ def as_name(name: str) -> str:
     return name
 
 
+def loss_of(model: Model) -> jax.Array:
+    return jnp.mean(model.linear(jnp.ones((3, 2))))
+
+
 model = Model(2, rngs=dx.Rngs(0), blocks=[dx.Linear(2, 2, rngs=dx.Rngs(0))])
 state = dx.state(model)
 
@@ -47,10 +51,6 @@ shape = jnp.shape(state.linear.kernel)
 # error: arg-type | - | -
 
 # == a path of gradients that there is not (annotations: no)
-
-
-def loss_of(model: Model) -> jax.Array:
-    return jnp.mean(model.linear(jnp.ones((3, 2))))
 
 
 grads = dx.grad(loss_of)(model)
@@ -123,3 +123,21 @@ state.linear.kernel = dx.Param(jnp.ones((2, 2)))
 del state["linear"]["bias"]
 # wrong: del state["linear"]["bais"]
 # error: declax-path | - | -
+
+# == a path of gradients that are read as their model (annotations: yes)
+
+as_model: dx.Param[jax.Array] = dx.grad(loss_of)(model).as_model.linear.kernel
+# wrong: as_model: dx.Param[jax.Array] = dx.grad(loss_of)(model).as_model.linear.kernle
+# error: attr-defined | attr-defined | reportAttributeAccessIssue
+
+# == a path through a list of a State that is read as its model (annotations: yes)
+
+in_model = state.as_model.blocks[0].kernel.shape
+# wrong: in_model = state.as_model.blocks.kernel.shape
+# error: attr-defined | attr-defined | reportAttributeAccessIssue
+
+# == a Variable of a State that is read as its model has its type (annotations: yes)
+
+of_model = jnp.shape(state.as_model.linear.kernel)
+# wrong: of_model = as_name(state.as_model.linear.kernel)
+# error: arg-type | arg-type | reportArgumentType

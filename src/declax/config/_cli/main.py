@@ -22,6 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "completion":
             write(completion_script(options.shell))
             return 0
+        if options.command == "rename":
+            renaming = importlib.import_module("declax.config._cli.rename")
+            renaming.rename(options.words, output, write=options.write)
+            return output.status
+        if options.command == "check" and options.words and all(word.endswith(".py") for word in options.words):
+            files = importlib.import_module("declax.config._cli.shapes")
+            files.check_files(options.words, output, strict=options.strict)
+            return output.status
         words = read_words(options.words, takes_part=options.command in ("show", "summary", "build"))
         if words.target is None:
             raise usage_error("the class is missing", fix=f"declax {options.command} module:Class, such as models:Net")

@@ -20,7 +20,7 @@ _CLOSED_PIPE: Final = 141  # the exit status of programs that SIGPIPE ends
 _OF_TRACEBACKS: Final = "JAX_TRACEBACK_FILTERING"
 """Notes of JAX with this text refer to a traceback, which the command does not print."""
 
-_LANGUAGES: Final = ("toml", "json", "yaml")
+_LANGUAGES: Final = ("toml", "json", "yaml", "diff")
 
 
 def usage_error(
@@ -47,6 +47,14 @@ class Output:
         if run:
             write(f"# {run}")
         write(text, style)
+
+    def wrong(self, text: str, data: Any, *, is_wrong: bool) -> None:
+        """Prints what was found in code; the status is that of a wrong configuration if it is an error."""
+        self.status = max(self.status, WRONG) if is_wrong else self.status
+        if self.is_json:
+            self._found.append(data)
+        else:
+            write(text, "error" if is_wrong else "", sys.stderr if is_wrong else None)
 
     def fail(self, error: errors.DeclaxError) -> None:
         """Prints an error, with its notes about the place in a configuration."""

@@ -288,6 +288,24 @@ def _read_fitting(run: Run, read: Callable[[Document], T]) -> T:
         return read(run.document(refused - wrong))
 
 
+def load_module(name: str, word: str | None = None) -> Any:
+    """The module of a name, or of a file ``models.py``; `word` is what the error names."""
+    folder, word = "", word or name
+    if name.endswith(".py"):
+        if not FilePath(name).is_file():
+            raise ConfigError(name, "the file does not exist", expected=_EXPECTED)
+        folder, name = str(FilePath(name).parent), FilePath(name).stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise  # a missing import inside the module
+        fix = suggest(name, sorted(path.stem for path in FilePath().glob("*.py")))
+        raise ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None
+
+
 def load_target(word: str) -> Any:
     """The class or function that ``module:Class`` or ``file.py:Class`` names.
 
@@ -298,20 +316,7 @@ def load_target(word: str) -> Any:
     'Linear'
     """
     module_name, _, path = word.rpartition(":")
-    name, folder = module_name, ""
-    if name.endswith(".py"):
-        if not FilePath(name).is_file():
-            raise ConfigError(name, "the file does not exist", expected=_EXPECTED)
-        folder, name = str(FilePath(name).parent), FilePath(name).stem
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # a missing import inside the module
-        fix = suggest(name, sorted(path.stem for path in FilePath().glob("*.py")))
-        raise ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None
+    found = load_module(module_name, word)
     try:
         return functools.reduce(getattr, path.split("."), found)
     except AttributeError as error:

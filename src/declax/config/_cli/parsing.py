@@ -66,12 +66,14 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "action": "append",
         "default": [],
         "metavar": "TYPE",
-        "help": "the type of an input, such as float32[8,28,28,1]; repeat it for several inputs",
+        "help": "the type of an input, such as float32[8,28,28,1] or int32[b, n]; repeat it for several inputs",
     },
     "--mesh": {"metavar": "AXES", "help": "the sizes of mesh axes, such as data=4,model=2: print bytes on each device"},
     "--rules": {"metavar": "RULES", "default": "", "help": "axes of logical names, such as embed=,mlp=model"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
+    "--strict": {"action": "store_true", "help": "warnings are errors, such as axes that are added by chance"},
     "--seed": {"type": int, "default": 0, "help": "the seed of the random streams that parts take (default 0)"},
+    "--write": {"action": "store_true", "help": "change the files; without it, only show the difference"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
 
@@ -85,8 +87,11 @@ def declax_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"declax {__version__}")
     add = parser.add_command
     add(
-        "check", "check configurations and list all mistakes", _WORDS, "--migrate --format",
-        "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2",
+        "check", "check configurations, and shapes for every size, and list all mistakes",
+        f"{_WORDS}; or Python files, of which all declared classes with annotated calls are checked",
+        "--migrate --input --strict --format",
+        "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2", "check models.py",
+        "check models:GPT run.toml --input 'int32[b, n]'",
     )  # fmt: skip
     show = add(
         "show", "show the parameters of a class, or a resolved configuration", _PART, "",
@@ -109,6 +114,11 @@ def declax_parser() -> Parser:
     about = "write the JSON schema of a class, for editors"
     schema = add("schema", about, "module:Class", "", "schema models:Net -o net.schema.json")
     schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
+    add(
+        "rename", "give a field another name, in code and configurations below the current folder",
+        "the field, as module:Class.field or models.py:Class.field, and its new name", "--write --format",
+        "rename models.py:Block.hidden width", "rename models.py:Block.hidden width --write",
+    )  # fmt: skip
     completion = add(
         "completion", "print a script that completes commands and options in a shell", None, "",
         'eval "$(declax completion bash)"',

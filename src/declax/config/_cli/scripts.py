@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax._fields.annotations import annotation_text
+from declax._fields.specifiers import multiple_of
 from declax._random.streams import Rngs
 from declax._typing import MISSING
 from declax.config._building import takes_rngs
@@ -46,7 +47,7 @@ def _facts(parameter: Parameter) -> list[str]:
     facts = [parameter.written or annotation_text(parameter.annotation) or "any"]
     if (choices := notes.get("choices")) is not None:
         facts.append("one of " + ", ".join(map(repr, choices)))
-    bounds = ("at least", notes.get("ge")), ("at most", notes.get("le"))
+    bounds = ("at least", notes.get("ge")), ("at most", notes.get("le")), ("a multiple of", multiple_of(notes))
     facts += [f"{word} {bound}" for word, bound in bounds if bound is not None]
     name = getattr(notes.get("check"), "__name__", "<lambda>")
     facts += [f"checked by {name}"] if name != "<lambda>" else []

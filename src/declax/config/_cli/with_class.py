@@ -18,11 +18,12 @@ from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
-from declax._tree.rendering import shapes_text
+from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
 from declax.config._cli.scripts import parameter_table
+from declax.config._cli.shapes import check_spec
 from declax.config._files.documents import noting_place
 from declax.config._files.formatting import format_json
 from declax.config._files.reading import read_document
@@ -66,6 +67,7 @@ def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
                 title = ", ".join(filter(None, (file, run.name))) or words.target
                 data = {"file": file, "run": run.name, "kind": kind, "fingerprint": fingerprint}
                 output.add("", f"{title}: {with_article(kind)}, fingerprint {fingerprint[:12]}", data)
+                check_spec(spec, run, options.input, output, strict=options.strict)
             if error is not None:
                 raise error
 
@@ -95,7 +97,8 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
         made = spec.build(rngs=Rngs(options.seed))
         if not isinstance(made, Pytree) and words.part is None and (parts := _parts(spec)):
             raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
-        return summary_of(made)
+        found: Summary = summary_of(made)
+        return found
 
     _summarize(cls, words, output, make)
 

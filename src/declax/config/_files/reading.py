@@ -6,6 +6,7 @@ YAML has the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2, 10.3), with t
 from __future__ import annotations
 
 import bisect
+import collections
 import contextlib
 import importlib
 import itertools
@@ -283,11 +284,13 @@ class Scan:
 
     def __init__(self, text: str, *, is_json: bool = False) -> None:
         self.places: dict[KeyPath, Position] = {(): (1, 1)}
+        self.keys: list[tuple[KeyPath, int, int]] = []  # each key that is written, with its start and end in the text
         self.repeated: tuple[KeyPath, Position] = ((), (None, None))
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
         found = itertools.islice(_TOKENS.finditer(text), MAX_TOKENS)
         self._tokens = [(token[0], token.start()) for token in found if token[0][0] != "#"]
         self._i = 0
+        self._unnoted: collections.deque[tuple[str, int]] = collections.deque()
         self._last_items: dict[KeyPath, int] = {}  # the index of the last table of each list of tables
         with contextlib.suppress(IndexError):  # the tokens end
             self._value(()) if is_json else self._statements()
@@ -323,9 +326,11 @@ class Scan:
         path: KeyPath = ()
         for key in above:
             path = (*path, key)
+            self._note_key(path)
             if path in self._last_items:
                 path = (*path, self._last_items[path])
         path = (*path, last)
+        self._note_key(path)
         if is_list:
             self._note(path, start)
             self._last_items[path] = self._last_items.get(path, -1) + 1
@@ -336,16 +341,24 @@ class Scan:
     def _member(self, table: KeyPath) -> None:
         start = self._tokens[self._i][1]
         path = (*table, *self._keys("=:"))
+        for size in range(len(table) + 1, len(path) + 1):
+            self._note_key(path[:size])
         self._note(path, start, len(table))
         self._value(path)
 
     def _keys(self, end: str) -> list[str]:
         """The parts of a dotted key; consumes the token that ends it."""
         keys: list[str] = []
-        while (token := self._next()[0]) not in end:
-            if token not in ".\n":
-                keys.append(_unquoted(token))
+        while (token := self._next())[0] not in end:
+            if token[0] not in ".\n":
+                keys.append(_unquoted(token[0]))
+                self._unnoted.append(token)
         return keys
+
+    def _note_key(self, path: KeyPath) -> None:
+        """Records where the next of the keys that were read is written."""
+        token, start = self._unnoted.popleft()
+        self.keys.append((path, start, start + len(token)))
 
     def _value(self, path: KeyPath) -> None:
         while (token := self._next()[0]) == "\n":

@@ -14,10 +14,12 @@ from declax import nn
 from declax._classes.pytree import Pytree
 from declax._fields.meanings import bindings_of
 from declax._fields.overrides import DeclaredPart
+from declax._fields.specifiers import multiple_of
 from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config import registry
 from declax.config._data import FrozenDict, Ref, SpecData
+from declax.config._reading.limits import checked, is_multiple
 from declax.config._reading.parameters import (
     NO_BINDINGS,
     Bindings,
@@ -40,7 +42,6 @@ from declax.config._reading.readers import (
     Schema,
     StrReader,
     WrappingReader,
-    checked,
     describes,
     is_list,
     listed,
@@ -352,7 +353,7 @@ class CallReader:
         if self.called is self.target:  # a Ref cannot point at a declared part
             context.parts[tuple(map(str, path))] = self.target
         arguments = self.arguments(table, path, context, choices)
-        if arguments is None:
+        if arguments is None or not self._are_multiples(arguments, path, context):
             return INVALID
         try:
             return SpecData.of_values(self.target, arguments)
@@ -366,6 +367,23 @@ class CallReader:
             reader = self.reader_of(name)
             if reader is not None:
                 (reader.accept if type(value) is Ref else reader.read)(value, (*path, name), context)
+        self._are_multiples(spec.arguments, path, context)
+
+    def _are_multiples(self, arguments: Mapping[str, Any], path: Path, context: Context) -> bool:
+        """Whether arguments are multiples of others, where their fields say so."""
+        found = [self._is_multiple(name, of, arguments, path, context) for name, of in self._multiples.items()]
+        return all(found)
+
+    def _is_multiple(self, name: str, of: str, arguments: Mapping[str, Any], path: Path, context: Context) -> bool:
+        value, factor = (arguments.get(key, self.parameters.by_name[key].default) for key in (name, of))
+        expected = self.readers[name].expected
+        return is_multiple(value, factor, f"{of}={shown(factor)}", (*path, name), context, expected)
+
+    @functools.cached_property
+    def _multiples(self) -> dict[str, str]:
+        """The names of parameters that are multiples of others."""
+        pairs = ((parameter.name, multiple_of(parameter.notes)) for parameter in self.parameters)
+        return {name: of for name, of in pairs if isinstance(of, str) and of in self.parameters.by_name}
 
     def arguments(
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
@@ -598,14 +616,28 @@ def upgraded(target: Any, table: Mapping[str, Any], path: Path, context: Context
             hint=MIGRATE if is_old else "install the version of the program that wrote it",
         )
         return None
-    made: Any = {key: value for key, value in table.items() if key != VERSION}
+    try:
+        return in_current_version(target, {key: value for key, value in table.items() if key != VERSION}, version)
+    except ConfigError as error:
+        context.add("version", path, f"{error.where}: {error.problem}")
+        return None
+
+
+def in_current_version(target: Any, table: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+    """A table of an older version of a class, by its ``config_upgrades``.
+
+    Raises:
+      ConfigError: an upgrade raised an error, or returned something else than a table.
+    """
     upgrades: Mapping[int, Any] = getattr(target, "config_upgrades", {})
-    for step in range(version, current):
+    for step in range(version, version_of(target)):
+        if step not in upgrades:
+            continue
+        name = f"config_upgrades[{step}] of {type_name(target)}"
         try:
-            if step in upgrades:
-                made = upgrades[step](copy.deepcopy(made))  # an upgrade may change the user's data
-        except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
-            message = f"the upgrade of {type_name(target)} from version {step} raised {type(error).__name__}: {error}"
-            context.add("version", path, message)
-            return None
-    return made  # type: ignore[no-any-return]  # a dict
+            table = upgrades[step](copy.deepcopy(table))  # an upgrade may change the user's data
+        except Exception as error:  # a user's function, called with untrusted data
+            raise ConfigError(name, f"it raised {type(error).__name__}: {error}") from error
+        if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
+            raise ConfigError(name, f"it must return the new table, a dict by name, and returned {describe(table)}")
+    return table

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from declax._fields.specifiers import is_restricted, objection
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
-from declax.config._reading.parameters import Parameter, is_dtype_like, target_name
+from declax.config._reading.parameters import is_dtype_like, target_name
 from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
 from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
 from declax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from declax.config.schema import Schemas
+    from declax.config.schema import Schemas as Schemas
 
 
 class _Invalid(enum.Enum):
@@ -393,13 +392,13 @@ class LiteralReader(Reader):
     def read(self, value: Any, path: Path, context: Context) -> Any:
         with contextlib.suppress(TypeError, KeyError):  # a list or a table has no hash
             return self.choices[_exactly(value)]
-        return _no_choice(self.expected, value, path, context, [name for kind, name in self.choices if kind is str])
+        return no_choice(self.expected, value, path, context, [name for kind, name in self.choices if kind is str])
 
     def schema(self, schemas: Schemas) -> Schema:
         return {"enum": [choice for _, choice in self.choices]}
 
 
-def _no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
+def no_choice(expected: str, value: object, path: Path, context: Context, choices: Iterable[Any]) -> Any:
     hint = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
     message = "the value is not one of the choices"
     context.add("no-choice", path, message, expected=expected, got=described(value), hint=hint)
@@ -657,82 +656,6 @@ class AliasReader(WrappingReader):
 
     def definition(self, schemas: Schemas) -> Schema:
         return self.reader.schema(schemas)
-
-
-class CheckedReader(WrappingReader):
-    """Adds the range, choices and check of a field to a reader; values with parts, which are not built yet, pass."""
-
-    def __init__(self, reader: Reader, parameter: Parameter) -> None:
-        super().__init__(lambda: reader)
-        self.words = reader.words
-        notes = parameter.notes
-        self.low, self.high = notes.get("ge"), notes.get("le")
-        self.choices, self.check = notes.get("choices"), notes.get("check")
-        bounds = [f"at least {self.low}"] if self.low is not None else []
-        bounds += [f"at most {self.high}"] if self.high is not None else []
-        bounds += [f"one of {', '.join(map(shown, self.choices))}"] if self.choices is not None else []
-        self.expected = ", ".join([reader.expected, *bounds])
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        found = self.reader.read(value, path, context)
-        if found is INVALID or found is None:
-            return found
-        if self.choices is not None and found not in self.choices and not _has_parts(found):
-            return _no_choice(self.expected, value, path, context, self.choices)
-        is_fine = self._is_in_range(found, path, context)
-        if is_fine and self.check is not None and not _has_parts(found):
-            try:
-                problem = objection(self.check, found)
-            except Exception as error:  # noqa: BLE001  # a user's function, called with untrusted data
-                problem = f"the check of the field raised {type(error).__name__}: {error}"
-            if problem is not None:
-                context.add("check", path, problem, got=described(value))
-                return INVALID
-        return found if is_fine else INVALID
-
-    def schema(self, schemas: Schemas) -> Schema:
-        if self.choices is not None:
-            return {"enum": [schemas.data(choice, self.reader) for choice in self.choices]}
-        limits = {"minimum": self.low, "maximum": self.high}
-        return _limited(self.reader.schema(schemas), {n: limit for n, limit in limits.items() if limit is not None})
-
-    def _is_in_range(self, value: Any, path: Path, context: Context) -> bool:
-        kind = type(value)
-        if kind is not int and kind is not float:
-            items = value.items() if kind is dict else enumerate(value) if kind in (list, tuple) else ()
-            each = [self._is_in_range(item, (*path, key), context) for key, item in items]
-            return all(each)
-        is_low = self.low is not None and not value >= self.low
-        if not is_low and (self.high is None or value <= self.high):
-            return True
-        hint = f"the minimum is {self.low}" if is_low else f"the maximum is {self.high}"
-        context.add(
-            "out-of-range", path, "the value is out of range", expected=self.expected, got=shown(value), hint=hint
-        )
-        return False
-
-
-def checked(parameter: Parameter, reader: Reader) -> Reader:
-    """The reader of a parameter, with the constraints of its field."""
-    has_checks = "choices" in parameter.notes or is_restricted(parameter.notes)
-    return CheckedReader(reader, parameter) if has_checks else reader
-
-
-def _has_parts(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_parts, value.values()))
-    return any(map(_has_parts, value)) if is_list(value) else isinstance(value, (SpecData, Ref))
-
-
-def _limited(schema: Schema, limits: dict[str, float]) -> Schema:
-    """A schema with limits for its numbers, also in lists, tables and unions."""
-    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
-        return schema | {"items": _limited(schema["items"], limits)}
-    if isinstance(schema.get("additionalProperties"), dict):
-        return schema | {"additionalProperties": _limited(schema["additionalProperties"], limits)}
-    if "anyOf" in schema:
-        return schema | {"anyOf": [_limited(option, limits) for option in schema["anyOf"]]}
-    return schema | limits  # JSON schema applies limits to numbers only
 
 
 # --- helpers ----------------------------------------------------------------------

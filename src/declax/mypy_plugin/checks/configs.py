@@ -14,7 +14,6 @@ from mypy.types import (
     FunctionLike,
     Instance,
     Type,
-    TypeOfAny,
     TypeVarType,
     UnionType,
     get_proper_type,
@@ -36,7 +35,7 @@ from declax.mypy_plugin.constructors import (
 )
 from declax.mypy_plugin.declared import RNGS, declared_fields, flag_of, is_declared
 from declax.mypy_plugin.drawing import drawn_by
-from declax.mypy_plugin.expressions import arguments_of, fullname_of, info_named, items_of, literal
+from declax.mypy_plugin.expressions import ANY, arguments_of, fullname_of, info_named, items_of, literal
 from declax.mypy_plugin.reporting import Reporter, error_code, suggest
 from declax.mypy_plugin.statuses import is_container
 
@@ -74,12 +73,13 @@ def check_replace(ctx: MethodContext, report: Reporter) -> None:
     receiver = get_proper_type(ctx.type)
     if isinstance(receiver, Instance) and receiver.args and isinstance(ctx.context, CallExpr):
         for path, value in _changes(ctx.context, report.api).items():
-            wanted = _type_at(receiver.args[0], path, value, report)
+            where = f"replace({path!r}, ...)"
+            wanted = type_at(receiver.args[0], path, where, value, report)
             if wanted is not None:
-                check_value(f"replace({path!r}, ...)", wanted, _wider(report.api), value, report)
+                check_value(where, wanted, _wider(report.api), value, report)
 
 
-def _type_at(typ: Type, path: str, place: Context, report: Reporter) -> Type | None:
+def type_at(typ: Type, path: str, where: str, place: Context, report: Reporter) -> Type | None:
     """The type of the parameter at a path, if all classes above it are known."""
     for depth, name in enumerate(re.split(r"[.\[]", path.replace("]", ""))):
         found = get_proper_type(remove_optional(typ))
@@ -95,7 +95,7 @@ def _type_at(typ: Type, path: str, place: Context, report: Reporter) -> Type | N
             is_open = signature.is_var_arg or signature.is_kw_arg or name == "*"
             # the class of the part may have more parameters than the class of the annotation
             if not is_open and (not depth or suggest(name, known)):
-                tell_unknown(f"{signature.name}, in replace({path!r}, ...)", name, signature, place, report)
+                tell_unknown(f"{signature.name}, in {where}", name, signature, place, report)
             return None
         typ = parameter.typ
     return typ
@@ -133,8 +133,6 @@ def check_build(ctx: MethodContext, report: Reporter) -> None:
 
 # --- configurations that are literals, and calls with ``**config`` ---------------------------------------
 
-_ANY = AnyType(TypeOfAny.special_form)
-
 
 def check_config(ctx: FunctionContext, report: Reporter) -> None:
     """Checks a configuration that is a literal."""
@@ -143,7 +141,7 @@ def check_config(ctx: FunctionContext, report: Reporter) -> None:
     if not isinstance(call, CallExpr) or "migrate" in given or "cls" not in given:
         return
     # tables and names may describe any value that is not plain data
-    wider = Wider(report.api, lambda typ: _ANY)
+    wider = Wider(report.api, lambda typ: ANY)
     signature = signature_of(report.api.lookup_type_or_none(given["cls"]), wider)
     if signature is not None:
         _check_table(signature, given["cls"], given.get("source"), wider, call, report)
@@ -199,7 +197,7 @@ def without_types(ctx: FunctionSigContext, report: Reporter) -> FunctionLike | N
     if not all(entries_of(arg, report.api) is not None or _holds_anything(arg, report) for arg in dicts):
         return None
     types = [
-        typ if any(arg not in dicts for arg in given) else _ANY
+        typ if any(arg not in dicts for arg in given) else ANY
         for typ, given in zip(ctx.default_signature.arg_types, ctx.args, strict=True)
     ]
     return ctx.default_signature.copy_modified(arg_types=types)
@@ -219,8 +217,10 @@ def _holds_anything(arg: Expression, report: Reporter) -> bool:
 def check_dicts(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
     """Checks a call with ``**`` and a known dict, as if the entries were arguments."""
     call = ctx.context
-    given = expanded(arguments_in(call), report.api) if isinstance(call, CallExpr) and _dicts_of(call) else None
-    if given is None or not isinstance(call, CallExpr):
+    if not isinstance(call, CallExpr) or ArgKind.ARG_STAR2 not in call.arg_kinds:
+        return
+    given = expanded(arguments_in(call), report.api)
+    if given is None:
         return
     signature = get_proper_type(report.api.get_expression_type(call.callee))  # not that of `without_types`
     if isinstance(signature, CallableType):

@@ -49,10 +49,17 @@ def check_call(info: TypeInfo, ctx: FunctionContext, report: Reporter) -> None:
         return
     if body is not None:
         _tell_part(declared_class(body, report.api), call, info.name, drawn, report)
-    elif not isinstance(where, FuncItem) or not _is_returned(call, where, report.api):
-        rngs = RNGS if isinstance(where, FuncItem) and RNGS in where.arg_names else "dx.Rngs(0)"
+    elif not isinstance(where, FuncItem) or not is_returned(call, where, report.api):
         problem = f"{drawn} draws a key, but the call has no {RNGS}"
-        report.error(f"{info.name}(...): {problem}", call, fix=f"{info.name}(..., {RNGS}={rngs})")
+        report.error(f"{info.name}(...): {problem}", call, fix=_fix_in(where, info.name, report.api))
+
+
+def _fix_in(where: Any, target: str, api: Any) -> str:
+    """The line that gives keys to a call in a function or module."""
+    is_method = isinstance(where, FuncItem) and _is_submodule(where, api)
+    has_keys = isinstance(where, FuncItem) and RNGS in where.arg_names
+    fix = f"{target}(..., {RNGS}={RNGS if has_keys or is_method else 'dx.Rngs(0)'})"
+    return f"{fix}, in def {where.name}(self, rngs: dx.Rngs)" if is_method and not has_keys else fix
 
 
 def check_replace(ctx: FunctionContext, report: Reporter) -> None:
@@ -93,11 +100,11 @@ def check_declared(cls: DeclaredClass, report: Reporter) -> None:
         )
 
 
-# --- calls whose result a function returns: a class body that calls the function defers them -------------
+# --- what a function returns: a class body that calls the function defers it -----------------------------
 
 
-def _is_returned(call: CallExpr, function: FuncItem, api: Any) -> bool:
-    """Whether the result of a call may be in what a function returns; never for a method under `dx.submodule`."""
+def is_returned(expr: Node, function: FuncItem, api: Any) -> bool:
+    """Whether the value of an expression may be in what a function returns; never for a method under `dx.submodule`."""
     if _is_submodule(function, api):
         return False
     nodes = list(walk(function.body))
@@ -105,7 +112,7 @@ def _is_returned(call: CallExpr, function: FuncItem, api: Any) -> bool:
     known = set[str]()
     while flowing:
         for node in _held_by(flowing.pop()):
-            if node is call:
+            if node is expr:
                 return True
             if isinstance(node, NameExpr) and node.name not in known:
                 known.add(node.name)

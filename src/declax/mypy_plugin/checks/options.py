@@ -43,15 +43,15 @@ def _check_selected(found: Application, option: str, selected: int | str, place:
         parameters = list(function.parameters) if option == "nondiff_argnums" else function.positional
         is_there = -len(parameters) <= selected < len(parameters)
         parameter = parameters[selected] if is_there else None
-        is_open, hint, kind = function.takes(ArgKind.ARG_STAR), "", "positional parameter"
+        is_open, known, kind = function.takes(ArgKind.ARG_STAR), {}, "positional parameter"
     else:
         known = {one.name: one for one in function.parameters if not one.kind.is_star()}
         parameter = known.get(selected)
         is_open, kind = None in known or function.takes(ArgKind.ARG_STAR2), "parameter"
-        hint = suggest(selected, [name for name in known if name is not None])
     if parameter is not None:
         _check_type(found, option, parameter, where, place)
     elif not is_open:
+        hint = suggest(selected, filter(None, known)) if isinstance(selected, str) else ""
         found.report.error(
             f"{where}: {function.name} has no {kind} {selected!r}{hint}",
             place,
@@ -78,15 +78,19 @@ def _check_type(found: Application, option: str, parameter: Parameter, where: st
 
 # --- declax-axes: axes that do not fit the parameters or the result of the mapped function ---------------
 
-AXES = error_code("declax-axes", "Axes do not fit the function that is mapped")
+AXES = error_code("declax-axes", "Axes or specs do not fit the function that is mapped")
 
 MAPPING = ("in_axes", "out_axes")
+SPECS = ("in_specs", "out_specs")
+MAPPED: dict[str, tuple[str, ...]] = {names.VMAP: MAPPING, names.PMAP: MAPPING, names.SHARD_MAP: SPECS, names.SCAN: ()}
+"""The options of which one is given where axes are checked; of `scan`, the defaults are checked, too."""
 
 
 def check_axes(found: Application) -> None:
-    """Checks that axes have one entry for each parameter, and for each element of the result."""
+    """Checks that axes or specs have one entry for each parameter, and for each element of the result."""
     function = found.function
-    axes = found.options.get("in_axes")
+    of_arguments, of_result = SPECS if found.transform == "shard_map" else MAPPING
+    axes = found.options.get(of_arguments)
     is_default = axes is None and found.transform == "scan" and found.is_whole
     count = 2 if is_default else _count(found, axes)
     least, most = (sum(p.kind is ArgKind.ARG_POS for p in function.parameters), len(function.positional))
@@ -95,12 +99,12 @@ def check_axes(found: Application) -> None:
         said = "the default (dx.Carry, 0)" if is_default else f"{count} entries"
         taken = f"{least} to {most}" if least < most else f"{most}"
         found.report.error(
-            f"{found.transform}({function.name}, in_axes=...): {said} for {taken} parameters with a position"
+            f"{found.transform}({function.name}, {of_arguments}=...): {said} for {taken} parameters with a position"
             f" ({function.signature})",
             found.place if axes is None else axes,
-            fix=f"in_axes=({_entries(found)})        # one entry for each",
+            fix=f"{of_arguments}=({_entries(found)})        # one entry for each",
         )
-    _check_result(found)
+    _check_result(found, of_result)
 
 
 def _count(found: Application, axes: Expression | None) -> int | None:
@@ -119,21 +123,22 @@ def _length(typ: ProperType | None) -> int | None:
 
 
 def _entries(found: Application) -> str:
+    split = "P(...)" if found.transform == "shard_map" else "0"
     shown = [
-        "None" if isinstance(p.type, Instance) and p.type.type.has_base(names.PYTREE) else "0"
+        "None" if isinstance(p.type, Instance) and p.type.type.has_base(names.PYTREE) else split
         for p in found.function.positional
     ]
     return ", ".join(shown) + ("," if len(shown) == 1 else "")
 
 
-def _check_result(found: Application) -> None:
-    axes, result = found.options.get("out_axes"), found.function.result
+def _check_result(found: Application, option: str) -> None:
+    axes, result = found.options.get(option), found.function.result
     count = _count(found, axes)
     length = _length(result)
     is_single = isinstance(result, Instance) and is_array(result) and not result.type.has_base(names.VARIABLE)
     if axes is None or result is None or count is None or (length == count if length is not None else not is_single):
         return
     found.report.error(
-        f"{found.transform}({found.function.name}, out_axes=...): {count} entries for a result of {text_of(result)}",
+        f"{found.transform}({found.function.name}, {option}=...): {count} entries for a result of {text_of(result)}",
         axes,
     )

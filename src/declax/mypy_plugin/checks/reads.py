@@ -114,13 +114,14 @@ class _Lookup:
     """Finds the type of the entry at one key of a State; `holder` is the type of the model or container."""
 
     def __init__(self, state: Instance, report: Reporter) -> None:
-        info = next(base for base in state.type.mro if base.fullname == names.STATE)
-        self._state = map_instance_to_supertype(state, info)
+        self._state = _by_path(state)
         self._report = report
 
     def entry(self, key: object, place: Context) -> Type | None:
         """The type of the entry at a key; None if it is unknown."""
         holder = get_proper_type(self._state.args[0]) if self._state.args else None
+        while isinstance(holder, Instance) and _is_by_path(holder):  # the State of a State
+            holder = get_proper_type(_by_path(holder).args[0])
         if isinstance(holder, TupleType):
             return self._item_of_tuple(holder, key, place)
         if not isinstance(holder, Instance):
@@ -150,7 +151,7 @@ class _Lookup:
         return None if typ is None else self._view(typ)
 
     def _tell(self, holder: ProperType, problem: str, place: Context) -> None:
-        self._report.error(f"State[{text_of(holder)}]: {problem}", place)
+        self._report.error(f"{self._state.type.name}[{text_of(holder)}]: {problem}", place)
 
     def _may_be_kept(self, info: TypeInfo, name: str) -> bool:
         """Whether code sows a value under a name, or sets an attribute from outside the class."""
@@ -163,7 +164,7 @@ class _Lookup:
     def _is_of_state(self, node: MemberExpr) -> bool:
         """Whether an attribute belongs to a State, so that an assignment adds nothing to a model."""
         typ = get_proper_type(self._report.api.lookup_type_or_none(node.expr))
-        return isinstance(typ, Instance) and typ.type.has_base(names.STATE)
+        return isinstance(typ, Instance) and _is_by_path(typ)
 
     def _element(self, holder: Instance, key: object, place: Context) -> Type | None:
         """The type of the entry at a key of a container."""
@@ -200,6 +201,15 @@ class _Lookup:
             return typ
         is_nested = typ.type.has_base(names.PYTREE) or is_container(typ.type)
         return self._state.copy_modified(args=[typ]) if is_nested else None
+
+
+def _is_by_path(typ: Instance) -> bool:
+    return any(typ.type.has_base(name) for name in names.BY_PATH)
+
+
+def _by_path(typ: Instance) -> Instance:
+    """The State or Branch that an instance of a subclass is."""
+    return map_instance_to_supertype(typ, next(base for base in typ.type.mro if base.fullname in names.BY_PATH))
 
 
 def _names_asked(api: Any) -> Iterator[str]:

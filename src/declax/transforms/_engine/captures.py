@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import copy
 import dis
 import enum
 import functools
@@ -91,10 +90,12 @@ INERT: Final = (types.ModuleType, type, types.BuiltinFunctionType, jax.Array, np
 """Types that hold no model; a site with such a value is not compared again."""
 
 
-CaptureKind = enum.Enum("CaptureKind", "NODE FUNCTION PARTIAL METHOD CLOSURE LIFTED LIST TUPLE DICT")
+CaptureKind = enum.Enum("CaptureKind", "NODE FUNCTION PARTIAL METHOD CLOSURE LIFTED LIST TUPLE DICT SET FROZENSET")
 """The role of a value in the search: a node, or a kind of holder."""
 
-CHANGING: Final = frozenset({CaptureKind.FUNCTION, CaptureKind.LIST, CaptureKind.DICT})
+CHANGING_CONTAINERS: Final = frozenset({CaptureKind.LIST, CaptureKind.DICT, CaptureKind.SET})
+CONTAINERS: Final = CHANGING_CONTAINERS | {CaptureKind.TUPLE, CaptureKind.FROZENSET}
+CHANGING: Final = CHANGING_CONTAINERS | {CaptureKind.FUNCTION}
 """Kinds that can change, and so be part of a cycle: they are made first, and filled later."""
 
 _ATTRIBUTES: Final[dict[CaptureKind | None, tuple[str, ...]]] = {
@@ -129,6 +130,10 @@ _kinds: Final = _Kinds(
         dict: CaptureKind.DICT,
         collections.OrderedDict: CaptureKind.DICT,
         collections.defaultdict: CaptureKind.DICT,
+        weakref.WeakKeyDictionary: CaptureKind.DICT,
+        set: CaptureKind.SET,
+        weakref.WeakSet: CaptureKind.SET,
+        frozenset: CaptureKind.FROZENSET,
     }
 )
 
@@ -143,7 +148,8 @@ class CaptureSite(NamedTuple):
 
     Attributes:
       holder: None for the function itself.
-      kind: a "variable" or "name" of a function, an "attribute" of a holder, or an "item" of a container.
+      kind: a "variable" or "name" of a function, an "attribute" of a holder, or an "item", "key" or "member" of a
+        container.
       source: the cell, module or function in which it can change; None where its holder is compared as a whole.
     """
 
@@ -154,33 +160,40 @@ class CaptureSite(NamedTuple):
     source: Any = None
 
 
-def sites_of(holder: Any) -> Iterator[CaptureSite]:
-    """All sites of a holder where a model is, or may come to be."""
+def sites_of(holder: Any, *, of_user: bool) -> Iterator[CaptureSite]:
+    """All sites of a holder where a model is, or may come to be; of a function of a library, the variables."""
     kind = capture_kind(holder)
     is_function = kind is CaptureKind.FUNCTION
     if is_function:
-        yield from _names_and_variables(holder)
-    for name in () if is_function and is_library(holder) else _ATTRIBUTES.get(kind, ()):
+        yield from names_and_variables(holder, of_user=of_user)
+    for name in _ATTRIBUTES.get(kind, ()) if of_user or not is_function else ():
         content = getattr(holder, name)
         if entries_of(content) if isinstance(content, (tuple, dict)) else content is not None:
             yield CaptureSite(holder, "attribute", name, content, holder if is_function else None)
-    if kind in (CaptureKind.LIST, CaptureKind.TUPLE, CaptureKind.DICT):
-        yield from (CaptureSite(holder, "item", *entry) for entry in entries_of(holder))
+    if kind in CONTAINERS:
+        yield from (CaptureSite(holder, *entry) for entry in entries_of(holder))
 
 
-def entries_of(container: Any) -> list[tuple[Any, Any]]:
-    """The items of a list, tuple or dict that can hold a model, with their keys."""
-    is_dict = isinstance(container, dict)
-    if not any(map(_kinds.__getitem__, map(type, container.values() if is_dict else container))):
+def entries_of(container: Any) -> list[tuple[str, Any, Any]]:
+    """What in a container can hold a model: kinds of sites, with their keys and contents."""
+    if not any(map(_kinds.__getitem__, map(type, _items_of(container)))):
         return []
-    items = tuple(container.items() if is_dict else enumerate(container))
-    return [(key, item) for key, item in items if capture_kind(item) is not None]
+    kind = capture_kind(container)
+    if kind is CaptureKind.DICT:
+        keys, items = [("key", None, key) for key in list(container)], [("item", *item) for item in container.items()]
+        entries = keys if type(container) is weakref.WeakKeyDictionary else keys + items  # its values are a cache
+    elif kind in (CaptureKind.SET, CaptureKind.FROZENSET):
+        entries = [("member", None, item) for item in tuple(container)]
+    else:
+        entries = [("item", *item) for item in enumerate(container)]
+    return [entry for entry in entries if capture_kind(entry[2]) is not None]
 
 
-def _names_and_variables(function: types.FunctionType) -> Iterator[CaptureSite]:
+def names_and_variables(function: types.FunctionType, *, of_user: bool) -> Iterator[CaptureSite]:
+    """The sites of a function that are variables around it, or if a user wrote it, names of its module."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield CaptureSite(function, "variable", name, content_of(cell), cell)
-    for name in () if is_library(function) else names_in(function.__code__):
+    for name in names_in(function.__code__) if of_user else ():
         content = content_of(function.__globals__, name)
         if content is not MISSING or not hasattr(builtins, name):
             yield CaptureSite(function, "name", name, content, function.__globals__)
@@ -218,6 +231,14 @@ def put_content(source: Any, key: Any, content: Any) -> None:
         source.replace(key, content)
     else:
         setattr(source, key, content)
+
+
+def put_items(made: Any, container: Any, replace: Callable[[Any], Any]) -> None:
+    """Gives a list, dict or set the items of another one, with others in their place."""
+    is_dict = capture_kind(container) is CaptureKind.DICT
+    items = [(replace(k), replace(v)) for k, v in container.items()] if is_dict else list(map(replace, container))
+    made.clear()
+    made.extend(items) if isinstance(made, list) else made.update(items)
 
 
 def is_of_library(module: object) -> bool:
@@ -258,8 +279,8 @@ class Closure:
             captures = Captures(self.function)
             if len(self._keys) >= MAX_KEYS:
                 self._keys.clear()
-            key = CaptureKey(self.user, captures.variables())
-            captures.key = self._keys.setdefault(captures.describe() if captures.captured else (), key)
+            sites, names = (captures.describe(), captures.variables()) if captures.captured else ((), ())
+            captures.key = self._keys.setdefault(sites, CaptureKey(self.user, names))
             captures.key.captures = weakref.ref(captures)
             self.captures = captures
         return captures
@@ -276,7 +297,9 @@ class Captures:
       captured: the sites where nodes are.
       values: the captured nodes, each once.
       rebuilt: the holders from which a node is reached, parts of an unchangeable one before it.
+      functions: those of the user that were searched.
       key: identifies the function and the sites of what is captured.
+      identities: what `identities` has found in plain objects, and not warned of; None before it searches.
     """
 
     def __init__(self, function: Any) -> None:
@@ -289,13 +312,14 @@ class Captures:
         self.key: CaptureKey
         self._has_unfinished = False  # a model under construction becomes an argument later
         self._watched: list[CaptureSite] = []
-        self._containers: list[tuple[Any, list[Any], dict[Any, Any]]] = []
+        self._containers: list[tuple[Any, list[Any], list[tuple[str, Any, Any]]]] = []
         self._holders: list[Any] = []
+        self.functions: list[types.FunctionType] = []
         if self._notes(CaptureSite(None, "self", 0, function)):
             self._search()
         self.values: tuple[Any, ...] = tuple({id(site.content): site.content for site in self.captured}.values())
-        reaching = self._reaching()
-        self.rebuilt: list[Any] = [holder for holder in self._holders if id(holder) in reaching]
+        self.rebuilt: list[Any] = self._reaching() if self.captured else []
+        self.identities: Any = None
 
     # ------------------------------------------------------------- the search
 
@@ -303,24 +327,28 @@ class Captures:
         waiting = deque([(self.function, True, False)])
         while waiting:
             holder, is_watched, is_done = waiting.pop()
+            kind = capture_kind(holder)
+            is_function = kind is CaptureKind.FUNCTION
             if is_done:
                 self._holders.append(holder)
+                self.functions += [holder] if is_function and is_watched else []
             if id(holder) in self.sites:
                 continue
-            if isinstance(holder, types.FunctionType):
+            if is_function:
                 is_watched = not is_library(holder)
-            found = [site for site in sites_of(holder) if not issubclass(type(site.content), INERT)]
+            sites = sites_of(holder, of_user=is_watched)
+            found = [site for site in sites if not issubclass(type(site.content), INERT)]
             self.sites[id(holder)] = found
             parts = [(site.content, is_watched, False) for site in found if self._notes(site)]
             waiting.append((holder, is_watched, True))
-            if capture_kind(holder) in CHANGING:  # which is filled later, so that its parts need not come before it
+            if kind in CHANGING:  # which is filled later, so that its parts need not come before it
                 waiting.extendleft(parts)
             else:
                 waiting.extend(parts)
             if is_watched:
                 self._watched += [site for site in found if site.source is not None]
-                if isinstance(holder, (list, dict)):
-                    self._containers.append((holder, _items_of(holder), dict(entries_of(holder))))
+                if kind in CHANGING_CONTAINERS:
+                    self._containers.append((holder, _items_of(holder), entries_of(holder)))
 
     def _notes(self, site: CaptureSite) -> bool:
         """Notes a captured node; says whether a holder is there instead, to follow."""
@@ -336,8 +364,13 @@ class Captures:
             return is_library(site.content) or site.content.__module__ == base_of(site.source).get("__name__")
         return kind is not None
 
-    def _reaching(self) -> set[int]:
-        """The identities of the holders from which a node is reached."""
+    def plain_selves(self) -> list[Any]:
+        """The plain objects whose methods were searched."""
+        holders = self._holders
+        return [m.__self__ for m in holders if isinstance(m, types.MethodType) and capture_kind(m.__self__) is None]
+
+    def _reaching(self) -> list[Any]:
+        """The holders from which a node is reached."""
         above: dict[int, list[Any]] = defaultdict(list)
         for site in chain.from_iterable(self.sites.values()):
             above[id(site.content)].append(site.holder)
@@ -347,7 +380,7 @@ class Captures:
             holders = above.pop(id(waiting.pop()), [])
             found.update(map(id, holders))
             waiting += holders
-        return found
+        return [holder for holder in self._holders if id(holder) in found]
 
     def describe(self) -> Hashable:
         """The key of calls that can run one program: the functions, and the sites that lead to each node."""
@@ -355,7 +388,8 @@ class Captures:
         ranks = {id(holder): ("holder", rank) for rank, holder in enumerate(self.rebuilt)}
         ranks |= {id(node): ("node", rank) for rank, node in enumerate(self.values)}
         sites = (site for holder in self.rebuilt for site in self.sites[id(holder)] if id(site.content) in ranks)
-        return codes, tuple((ranks[id(s.holder)], s.kind, s.key, ranks[id(s.content)]) for s in sites)
+        places = ((ranks[id(s.holder)], s.kind, ranks.get(id(s.key), s.key), ranks[id(s.content)]) for s in sites)
+        return codes, frozenset(places)  # sets have no order
 
     def variables(self) -> tuple[str | None, ...]:
         """The name by which the function knows each captured node; None if it has none."""
@@ -370,8 +404,7 @@ class Captures:
             if content_of(source, key) is not content:
                 return False
         for container, items, entries in self._containers:
-            is_same = _holds_the_same(container, items)
-            if not is_same and not _holds_the_same(dict(entries_of(container)), _items_of(entries)):
+            if not _holds_the_same(container, items) and not _are_same_entries(entries_of(container), entries):
                 return False
         return not self._has_unfinished
 
@@ -384,7 +417,14 @@ class Captures:
 
 
 def _items_of(container: Any) -> list[Any]:
-    return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
+    is_dict = capture_kind(container) is CaptureKind.DICT
+    return [*container.keys(), *container.values()] if is_dict else list(container)
+
+
+def _are_same_entries(found: list[tuple[str, Any, Any]], known: list[tuple[str, Any, Any]]) -> bool:
+    return len(found) == len(known) and all(
+        a[0] == b[0] and (a[1] is b[1] or a[1] == b[1]) and a[2] is b[2] for a, b in zip(found, known, strict=True)
+    )
 
 
 def _holds_the_same(container: Any, items: Sequence[Any]) -> bool:
@@ -423,7 +463,7 @@ class RebuiltClosure:
         stubs = [holder for holder in holders if capture_kind(holder) in CHANGING]
         for holder in stubs:
             is_function = isinstance(holder, types.FunctionType)
-            self._new[id(holder)] = self._make_function(holder) if is_function else copy.copy(holder)
+            self._new[id(holder)] = self._make_function(holder) if is_function else holder.copy()
         for holder in holders:
             if id(holder) not in self._new:
                 self._new[id(holder)] = self._make(holder)
@@ -438,6 +478,8 @@ class RebuiltClosure:
         if kind is CaptureKind.TUPLE:
             items = map(self._stand_in, holder)
             return tuple(items) if type(holder) is tuple else holder._make(items)
+        if kind is CaptureKind.FROZENSET:
+            return frozenset(map(self._stand_in, holder))
         parts = [self._stand_in(getattr(holder, name)) for name in _ATTRIBUTES[kind]]
         if kind is CaptureKind.METHOD:
             return types.MethodType(*parts)
@@ -466,15 +508,15 @@ class RebuiltClosure:
         return made
 
     def _fill(self, holder: Any, made: Any) -> None:
+        if capture_kind(holder) in CHANGING_CONTAINERS:
+            put_items(made, holder, self._stand_in)
+            self._containers.append((holder, made, _items_of(made)))
+            return
         for site in self._captures.sites[id(holder)]:
-            if site.kind == "item":
-                made[site.key] = self._stand_in(site.content)
-            elif id(site.content) in self._replaced:
+            if id(site.content) in self._replaced:
                 source = self._sources[id(site.source)]
                 put_content(source, site.key, self._stand_in(site.content))
                 self._filled.append((source, site))
-        if not isinstance(made, types.FunctionType):
-            self._containers.append((holder, made, _items_of(made)))
 
     # ------------------------------------------------------------- the end of the trace
 
@@ -507,7 +549,7 @@ class RebuiltClosure:
         """Refuses other contents of rebuilt holders, which would be lost."""
         filled = ((repr(site.key), content_of(source, site.key), site) for source, site in self._filled)
         changed = [name for name, content, site in filled if content is not self._stand_in(site.content)]
-        changed += ["a list or dict" for _, made, items in self._containers if not _holds_the_same(made, items)]
+        changed += ["a container" for _, made, items in self._containers if not _holds_the_same(made, items)]
         if changed:
             raise TransformError(
                 "the function",
@@ -523,8 +565,7 @@ class RebuiltClosure:
         for names in self.names:
             names.release()
         for holder, made, _ in self._containers:
-            made.clear()
-            made.extend(holder) if isinstance(made, list) else made.update(holder)
+            put_items(made, holder, lambda item: item)
         for original, made in self._pairs:
             if isinstance(made, Variable):
                 end_trace(made)

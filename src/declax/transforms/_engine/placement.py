@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from declax._graph.binding import Binding
 from declax._tree.epoch import committing
-from declax.transforms._engine.lift import write
+from declax.transforms._engine.commit import write
 from declax.transforms._engine.structure import Structure
 
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter, not_
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,25 +20,27 @@ from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
 from declax._graph.differences import other_paths
 from declax._graph.flattening import GraphDef
-from declax._graph.nodes import Kind, is_ref, kind_of, open_container
+from declax._graph.nodes import Kind, is_ref, kind_of, open_container, plain_key
 from declax._graph.unflattening import StructureChange
+from declax._modes import is_graph
 from declax._state.definition import LeafDef
 from declax._state.states import State
+from declax._text.objects import value_text
 from declax._typing import MISSING, Immutable, Path
 from declax._variables.placement import make_spec
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
-from declax.transforms._engine.lift import Outcome, Plan, leaf_origins
-from declax.transforms._engine.structure import (
-    Structure,
-    filters_of_labels,
-    is_root,
-    joined,
-    name_plain,
-    name_roots,
-    names_in_result,
-    parameters,
+from declax.transforms._engine.names import joined, name_plain, name_roots, names_in_result, parameters
+from declax.transforms._engine.outcome import (
+    ARGUMENTS,
+    RESULTS,
+    TAKEN_OUT,
+    Outcome,
+    Plan,
+    leaf_origins,
+    leaf_paths,
 )
+from declax.transforms._engine.structure import Structure, filters_of_labels, is_labels, is_root
 
 L = TypeVar("L")
 
@@ -101,7 +103,7 @@ class StateLabels(Immutable, Mapping[Any, L]):
         return len(self.filters)
 
     def __repr__(self) -> str:
-        entries = ", ".join(f"{as_written(f)}: {_text_of(v)}" for f, v in zip(self.filters, self.labels, strict=True))
+        entries = ", ".join(f"{as_written(f)}: {value_text(v)}" for f, v in zip(self.filters, self.labels, strict=True))
         return f"{type(self).__name__}({{{entries}}})"
 
 
@@ -112,10 +114,6 @@ def _pairs_of(labels: Mapping[Any, L] | Iterable[tuple[Filter, L]]) -> Iterable[
     if isinstance(labels, Mapping):
         return cast("Mapping[Any, L]", labels).items()
     return labels
-
-
-def _text_of(label: object) -> str:
-    return label.__name__ if isinstance(label, type) else repr(label)
 
 
 class StateAxes(StateLabels["int | type[Carry] | None"]):
@@ -165,18 +163,29 @@ STEP_AXES = LabelKind(_AXES, is_step_axis, "an int, None, dx.Carry, or a tree of
 
 
 class Prefixes:
-    """The prefixes that a user wrote for the arguments and the results of a function."""
+    """The prefixes that a user wrote for the arguments and the results of a function.
 
-    def __init__(self, of_arguments: Any, of_results: Any, kind: LabelKind = AXES) -> None:
+    Args:
+      of_arguments, of_results: the prefixes.
+      kind: the labels that the transform has.
+      graph: the option of the transform; without graphs, labels by filter are refused.
+    """
+
+    def __init__(
+        self, of_arguments: Any, of_results: Any, kind: LabelKind = AXES, *, graph: bool | None = None
+    ) -> None:
         self.of_arguments: Any = tuple(of_arguments) if isinstance(of_arguments, list) else of_arguments
         self.of_results = of_results
         self._kind = kind
         for prefix, name in zip((self.of_arguments, of_results), kind.names, strict=True):
-            for label in labels_in(prefix, kind.is_label):
-                if not kind.is_label(label):
-                    fix = f"{name}={kind.example}"
-                    problem = "this is not a label of leaves"
-                    raise TransformError(name, problem, expected=kind.expected, got=describe(label), fix=fix)
+            is_leaf = functools.partial(is_spec, is_label=kind.is_label)
+            specs, _ = jax.tree_util.tree_flatten_with_path(prefix, is_leaf=is_leaf)
+            if not is_graph(graph):
+                check_selects_nothing(name, [spec for _, spec in specs], StateLabels)
+            for keys, spec in specs:
+                others = [label for label in labels_of(spec) if not kind.is_label(label)]
+                if others:
+                    raise _not_a_label(joined(name, [*map(plain_key, keys)]), spec, others[0], kind)
 
     def labels(
         self,
@@ -206,6 +215,30 @@ class Prefixes:
         return OutputGroups((*more, *labels.leaves, *written))
 
 
+def _not_a_label(where: str, spec: Any, label: Any, kind: LabelKind) -> TransformError:
+    is_model, option = is_root(spec) and not is_labels(spec), where.partition("[")[0]
+    return TransformError(
+        where,
+        "this is not a label of leaves",
+        expected=kind.expected,
+        got=describe(spec if is_model else label),
+        why="the leaves of a model are arrays, and those of a prefix are labels" if is_model else None,
+        fix=f"{option}={kind.example}" + "        # or dx.prefix(model, {...: label})" * is_model,
+    )
+
+
+def check_selects_nothing(option: str, specs: Iterable[Any], kind: type) -> None:
+    """Raises for a selection by filter, of a kind, for a transform of trees."""
+    for spec in specs:
+        if isinstance(spec, kind):
+            raise TransformError(
+                option,
+                "a selection by filter is of a graph, and graph=False, or dx.set_graph_mode(False), asks for trees",
+                got=describe(spec),
+                fix="graph=True        # or labels at the leaves: dx.prefix(model, {...: 0}, graph=False)",
+            )
+
+
 def positioned(function: Callable[..., Any], tree: Any, skipped: Collection[int] = ()) -> tuple[Any, ...]:
     """The arguments of a call that have a position, also by name, with numbers in place of their leaves; None for gaps.
 
@@ -233,18 +266,20 @@ def _places(function: Callable[..., Any], skipped: Collection[int]) -> list[str 
 def labels_in(prefix: Any, is_label: Callable[[object], bool]) -> Iterator[Any]:
     """All labels of a prefix, those inside of `StateLabels` and graphs of labels too."""
     for spec in jax.tree_util.tree_leaves(prefix, is_leaf=lambda value: is_spec(value, is_label)):
-        if isinstance(spec, StateLabels):
-            yield from spec.labels
-        elif isinstance(spec, State):
-            yield from spec.leaves
-        elif is_root(spec):
-            by_filter, _ = filters_of_labels(spec)
-            if by_filter is not None:
-                yield from by_filter.labels
-            for path in bind(spec).graphdef.definition.paths:
-                yield _label_in(spec, path, "the prefix")
-        else:
-            yield spec
+        yield from labels_of(spec)
+
+
+def labels_of(spec: Any) -> Iterable[Any]:
+    """The labels of a spec."""
+    if isinstance(spec, StateLabels):
+        return spec.labels
+    if isinstance(spec, State):
+        return spec.leaves
+    if not is_root(spec):
+        return (spec,)
+    by_filter, _ = filters_of_labels(spec)
+    in_graph = [_label_in(spec, path, "the prefix") for path in bind(spec).graphdef.definition.paths]
+    return in_graph if by_filter is None else (*by_filter.labels, *in_graph)
 
 
 def is_spec(value: object, is_label: Callable[[object], bool]) -> bool:
@@ -343,6 +378,10 @@ CAPTURED: Final = object()
 """The label of a capture: that of the argument that contains it, else the default."""
 
 
+_Part: TypeAlias = tuple[str, Sequence[Any], Callable[[], list[str]]]
+"""The option that labels a part of a graph, and the specs and names of its roots."""
+
+
 class Labels:
     """The labels of the leaves of one call, and the specs of its roots."""
 
@@ -367,8 +406,10 @@ class Labels:
         self.of_roots: list[Any] = [spec for spec, is_one in pairs if is_one]
         self.leaves: list[Any] = [default if spec is CAPTURED else spec for spec, is_one in pairs if not is_one]
         _check_plain(self.leaves, functools.partial(name_plain, structure), names[0])
-        of_names = (functools.partial(name_roots, structure),)
-        self.leaves[:0] = self._of_graph(structure.graphdef, values, (0,), (self.of_roots,), of_names)
+        part: _Part = names[0], self.of_roots, functools.partial(name_roots, structure)
+        paths = [(ARGUMENTS, *path) for path in structure.graphdef.leaf_paths]
+        again = [(i, (ARGUMENTS, *path)) for i, path in other_paths(structure.graphdef)]
+        self.leaves[:0] = self._of_graph(structure.graphdef, values, paths, again, {ARGUMENTS: part})
 
     @property
     def plain(self) -> list[Any]:
@@ -379,34 +420,36 @@ class Labels:
         self,
         graphdef: GraphDef[Any],
         values: Sequence[Any],
-        above: tuple[int, ...],
-        specs: Sequence[Sequence[Any]],
-        names: Sequence[Callable[[], list[str]]],
+        paths: Sequence[Path],
+        again: Iterable[tuple[int, Path]],
+        parts: Mapping[Any, _Part],
         fixed: Mapping[int, Any] | None = None,
     ) -> list[Any]:
         """The label of each leaf of a graph, the same from wherever it is reached.
 
-        Paths start below `above`: with whether a root is of the arguments (0) or of the result (1).
+        `again` are the paths of leaves that are reached again. Each path starts with one of the `parts`.
         """
         definition, fixed = graphdef.definition, fixed or {}
 
         def label(path: Any, i: int) -> Any:
-            which, rank, *below = above + path
-            spec = specs[which][rank]
+            part, rank, *below = path
+            option, specs, _ = parts[part]
+            spec = specs[rank]
             if spec is None or spec.__class__ is int:  # most are
                 return spec
-            return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], self._names[which])
+            return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], option)
 
         def name(path: Any) -> tuple[str, str]:
-            which, rank, *below = above + path
-            return self._names[which], joined(names[which]()[rank], below)
+            part, rank, *below = path
+            option, _, names = parts[part]
+            return option, joined(names()[rank], below)
 
-        labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(definition.paths)]
-        for i, path in other_paths(graphdef):
+        labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(paths)]
+        for i, path in again:
             found = label(path, i)
             own = self._default if labels[i] is CAPTURED else labels[i]
             if found is not CAPTURED and not is_same_label(own, found):
-                (_, one), (option, other) = name(definition.paths[i]), name(path)
+                (_, one), (option, other) = name(paths[i]), name(path)
                 options = " and ".join(dict.fromkeys(self._names))
                 raise inconsistent_aliasing(f"{option}, {other}", found, one, own, options)
         return [self._default if found is CAPTURED else found for found in labels]
@@ -426,12 +469,13 @@ class Labels:
         of_roots, of_plain = list(compress(specs, is_one)), list(compress(specs, is_plain))
         _check_plain(of_plain, lambda: list(compress(names_in_result(tree), is_plain)), self._names[1])
         fixed = {place: self.leaves[leaf] for place, leaf in leaf_origins(self._structure, change).items()}
-        of_names = (
-            functools.partial(name_roots, self._structure),
-            lambda: list(compress(names_in_result(tree), is_one)),
-        )
-        labels = self._of_graph(change.graphdef, values, (), (self.of_roots, of_roots), of_names, fixed)
-        return labels, of_plain
+        parts: dict[int, _Part] = {
+            ARGUMENTS: (self._names[0], self.of_roots, functools.partial(name_roots, self._structure)),
+            RESULTS: (self._names[1], of_roots, lambda: list(compress(names_in_result(tree), is_one))),
+        }
+        paths = leaf_paths(self._structure, change)
+        again = [found for found in other_paths(change.graphdef) if found[1][0] != TAKEN_OUT]
+        return self._of_graph(change.graphdef, values, paths, again, parts, fixed), of_plain
 
     def carried(self, tree: Any) -> set[int]:
         """The numbers of the leaves of a result that take the place of arguments of the next step."""
@@ -449,8 +493,8 @@ def inconsistent_aliasing(where: str, found: Any, one: str, own: Any, options: s
     return TransformError(
         where,
         "Inconsistent aliasing detected: one Variable has two labels here",
-        expected=f"{_text_of(own)}, as at {one}",
-        got=_text_of(found),
+        expected=f"{value_text(own)}, as at {one}",
+        got=value_text(found),
         why="it is one Variable, reached twice",
         fix=f"give both places the same label in {options}",
     )
@@ -520,9 +564,15 @@ class OutputGroups:
     __slots__ = ("known", "number")
 
     def __init__(self, labels: Iterable[Any]) -> None:
-        unique = dict.fromkeys((type(label), label) for label in labels)
-        self.known: list[Any] = [label for _, label in unique]
-        self.number: dict[Any, int] = {label: number for number, label in enumerate(unique)}
+        self.known: list[Any] = []
+        self.number: dict[Any, int] = {}
+        self.add(labels)
+
+    def add(self, labels: Iterable[Any]) -> None:
+        """Adds groups for labels that have none."""
+        for label in labels:
+            if self.number.setdefault((type(label), label), len(self.known)) == len(self.known):
+                self.known.append(label)
 
 
 @jax.tree_util.register_static
@@ -556,7 +606,7 @@ def in_groups(
         results = [*outcome.new, *output]  # a value of a Variable counts as one leaf, even if it is a tree
         if check is not None:
             check(outcome.plan, results)
-        numbers = [groups.number[type(label), label] for label in outcome.plan.labels]
+        numbers = [groups.number[type(label), label] for label in outcome.plan.labels or [None] * len(results)]
         by_group: list[list[Any]] = [[] for _ in groups.known]
         for leaf, number in zip(results, numbers, strict=True):
             by_group[number].append(leaf)

@@ -21,9 +21,11 @@ from declax._variables.placement import (
     names_of_entry,
 )
 from declax.errors import DeclaxError, TransformError, describe
-from declax.transforms._engine.lift import Call, Plan
+from declax.transforms._engine.call import Call, named_leaves
+from declax.transforms._engine.names import names_of_call
+from declax.transforms._engine.outcome import Plan, names_of_outputs
 from declax.transforms._engine.placement import is_elsewhere
-from declax.transforms._engine.structure import Structure, named_leaves, names_of_call, names_of_outputs
+from declax.transforms._engine.structure import Structure
 
 
 def check_results(structure: Structure, plan: Plan, leaves: Sequence[Any]) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 
-from declax._graph.differences import STATIC_VALUE, differing
+from declax._graph.differences import STATIC_VALUE, differing, paths_of_objects
+from declax._graph.unflattening import blueprint_of
 from declax.errors import TransformError, describe
-from declax.transforms._engine.structure import Structure, Trace, Traces, name_path, namer_of, names_of_call
+from declax.transforms._engine.names import name_path, namer_of, names_of_call
+from declax.transforms._engine.structure import Structure, Trace, Traces
 
 
 def differences(before: Trace, after: Trace) -> list[str]:
@@ -23,6 +25,7 @@ def differences(before: Trace, after: Trace) -> list[str]:
         found.append(_text("the arguments", "tree", *texts))
     if before.structure.key is not after.structure.key:
         found.append(_text("the function", "place of captured models", "another", "this"))
+    found += _of_orders(before.structure, after.structure)
     known: dict[str, list[Any]] = {}
     for name, old in zip(names_of_call(before.structure), before.avals, strict=True):
         known.setdefault(name, []).append(old)  # two captured models may have one name
@@ -55,6 +58,22 @@ def _of_graphs(before: Structure, after: Structure) -> Iterator[str]:
         texts = (repr(old), repr(new)) if fact == STATIC_VALUE else (old, new)
         where = name_path(before if new == "not there" else after, path) if path else "the models"
         yield _text(where, fact, *texts)
+
+
+def _of_orders(before: Structure, after: Structure) -> Iterator[str]:
+    """The nodes of equal graphs whose attributes, or the members of a set, came in another order."""
+    if before.graphdef is after.graphdef:
+        paths = paths_of_objects(after.graphdef)
+        old, new = before.orders, after.orders
+        blueprint = blueprint_of(after.graphdef)
+        for index in {**old.names, **new.names, **old.sets}:
+            where = name_path(after, paths[index])
+            names = [", ".join(map(str, blueprint.order_of(index, orders))) for orders in (old, new)]
+            if names[0] != names[1]:
+                yield _text(where, "order of attributes", *names)
+            for one, other in zip(old.sets.get(index, ()), new.sets.get(index, ()), strict=True):
+                if one != other:
+                    yield _text(f"{where}.{one[0]}", "order of the set", repr(one[1:]), repr(other[1:]))
 
 
 def _text_of(aval: Any) -> str:

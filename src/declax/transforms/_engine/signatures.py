@@ -19,14 +19,16 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.typing import ArrayLike
 
 from declax._classes.pytree import Pytree
+from declax._module.callable_module import CallableModule
 from declax._state.states import State
-from declax.transforms._engine.lift import Names, Numbers
 from declax.transforms._engine.prefixes import Carry, StateAxes
+from declax.transforms._engine.wrapped import Names, Numbers
 
 P = ParamSpec("P")
 B = TypeVar("B")
 C = TypeVar("C")
-M = TypeVar("M", bound=Pytree)
+M = TypeVar("M", bound=Pytree | CallableModule)
+N = TypeVar("N", bound=Pytree | CallableModule)
 A = TypeVar("A", bound="jax.Array | State[Any]")
 L = TypeVar("L", bound=ArrayLike)
 R = TypeVar("R")
@@ -46,6 +48,8 @@ LossAuxOf: TypeAlias = Callable[Concatenate[B, P], tuple[ArrayLike, X]]
 LossOf2: TypeAlias = Callable[Concatenate[B, C, P], ArrayLike]
 
 First: TypeAlias = Literal[0]
+Second: TypeAlias = Literal[1]
+Both: TypeAlias = tuple[First, Second]
 Yes: TypeAlias = Literal[True]
 No: TypeAlias = Literal[False]
 
@@ -66,6 +70,28 @@ class Untyped(Protocol):
     """A function of anything; no `Callable`, which mypy would take for Any where overloads differ."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class GradientOfLambda(Protocol):
+    """The gradient of a lambda, which the argument of the call tells."""
+
+    @overload
+    def __call__(self, model: M, /, *args: Any, **kwargs: Any) -> State[M]: ...
+    @overload
+    def __call__(self, argument: A, /, *args: Any, **kwargs: Any) -> A: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class ValueAndGradientOfLambda(Protocol):
+    """The value of a lambda and its gradient, which the argument of the call tells."""
+
+    @overload
+    def __call__(self, model: M, /, *args: Any, **kwargs: Any) -> tuple[jax.Array, State[M]]: ...
+    @overload
+    def __call__(self, argument: A, /, *args: Any, **kwargs: Any) -> tuple[jax.Array, A]: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[jax.Array, Any]: ...
 
 
 # The options of each transform, without those that decide its type.
@@ -148,6 +174,7 @@ class JitOptions(ModeOptions, total=False):
     backend: str | None
     inline: bool
     compiler_options: dict[str, Any] | None
+    keep_shardings: bool
 
 
 _Axis: TypeAlias = "int | None | StateAxes | type[Carry] | State[Any] | Pytree"
@@ -197,6 +224,18 @@ class OfValueAndGradAux(Protocol):
     def __call__(self, f: Of[M, P, VX], /) -> Of[M, P, tuple[VX, State[M]]]: ...
     @overload
     def __call__(self, f: Of[B, P, VX], /) -> Of[B, P, tuple[VX, Any]]: ...
+
+
+class OfAnyGrad(Protocol):
+    """The type of `grad(...)` with other options, such as ``argnums=1``."""
+
+    def __call__(self, f: Callable[P, Any], /) -> Callable[P, Any]: ...
+
+
+class OfAnyValueAndGrad(Protocol):
+    """The type of `value_and_grad(...)` with other options."""
+
+    def __call__(self, f: Callable[P, R], /) -> Callable[P, tuple[R, Any]]: ...
 
 
 class OfScan(Protocol):

@@ -8,7 +8,7 @@ of its `StructureChange`, and then those of the output.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 import jax
@@ -19,8 +19,10 @@ from declax._graph.nodes import is_ref
 from declax._jax import is_jit_disabled
 from declax._variables.variable import Variable
 from declax.errors import TransformError, describe
-from declax.transforms._engine.lift import Outcome, Plan, calls_back, leaf_origins
-from declax.transforms._engine.structure import Structure, paths_in
+from declax.transforms._engine.commit import calls_back
+from declax.transforms._engine.names import paths_in
+from declax.transforms._engine.outcome import Outcome, Plan, leaf_origins
+from declax.transforms._engine.structure import Structure
 
 
 class TracedFunction:
@@ -97,21 +99,6 @@ def values_at(structure: Structure, places: Sequence[int], outcome: Outcome, lea
     found = [next(new) if leaf < 0 else leaves[leaf] for leaf in kept_leaves(structure, outcome.plan)]
     found += jax.tree_util.tree_leaves(outcome.output)
     return [found[place] for place in places]
-
-
-def concluded(structure: Structure, outcome: Outcome, by_place: Mapping[int, Any]) -> Outcome:
-    """An Outcome with another output and other new values, at least one for each that its plan has."""
-    plan, places = outcome.plan, sorted(by_place)
-    count = len(kept_leaves(structure, plan))
-    new = tuple(by_place[place] for place in places if place < count)
-    plain = [by_place[place] for place in places if place >= count]
-    places = places[: len(new)]
-    if plan.change is None:
-        tree: Any = jax.tree_util.tree_structure(outcome.output)
-        return Outcome(Plan(tuple(places)), new, tree.unflatten(plain))
-    kept = tuple(-1 if place in by_place else source for place, source in enumerate(plan.change.kept))
-    change = plan.change._replace(kept=kept)
-    return Outcome(Plan((), change, plan.tree, plan.is_root), new, plain)
 
 
 def output_tree(outcome: Outcome) -> tuple[Any, tuple[bool, ...]]:

@@ -1,0 +1,69 @@
+"""``declax check`` of shapes: of the classes in Python files, and of configured models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from declax.config._cli.output import Output
+from declax.config._cli.overrides import Run, load_module
+from declax.config._data import SpecData
+from declax.config._reading.parameters import target_name
+from declax.config.problems import Path
+from declax.config.specs import Spec
+from declax.errors import type_name
+from declax.shapes.annotations import annotated_methods
+from declax.shapes.checking import check_shapes, report_of_module
+from declax.shapes.report import Finding, ShapeReport
+
+
+def check_files(words: Sequence[str], output: Output, *, strict: bool) -> None:
+    """Checks the declared classes with annotated calls in some files."""
+    for word in words:
+        with output.catching():
+            _show(report_of_module(load_module(word), strict=strict), output, {"file": word})
+
+
+def check_spec(spec: Spec[Any], run: Run, inputs: Sequence[str], output: Output, *, strict: bool) -> None:
+    """Checks the model that a spec builds, if its calls have shapes; says where the sizes were set."""
+    parts = list(_parts_of(spec, ()))
+    if inputs or any(isinstance(part.target, type) and any(annotated_methods(part.target)) for _, part in parts):
+        document = run.document()
+        report = check_shapes(spec, *inputs, strict=strict)
+        _show(report, output, {"run": run.name}, lambda finding: _places(finding, parts, document))
+
+
+def _show(report: ShapeReport, output: Output, data: dict[str, Any], places: Any = lambda finding: ()) -> None:
+    """Prints a report."""
+    for line in report.checked:
+        output.add("", str(line), {**data, **dataclasses.asdict(line)})
+    for finding in report.findings:
+        found = list(places(finding))
+        lines = [str(finding), *(f"  {'set in:':<10}{place}" for place in found)]
+        output.wrong(
+            "\n".join(lines),
+            {**data, "finding": dataclasses.asdict(finding), "set": found},
+            is_wrong=finding in report.errors,
+        )
+
+
+def _parts_of(value: Any, path: Path) -> Iterable[tuple[Path, SpecData]]:
+    if isinstance(value, SpecData):
+        yield path, value
+        items: Any = value.arguments.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    else:
+        items = value.items() if isinstance(value, dict) else ()
+    for key, item in items:
+        yield from _parts_of(item, (*path, key))
+
+
+def _places(finding: Finding, parts: Iterable[tuple[Path, SpecData]], document: Any) -> Iterable[str]:
+    """Where the integers of the class that a finding is about were set."""
+    for path, part in parts:
+        if isinstance(part.target, type) and finding.target.startswith(f"{type_name(part.target)}."):
+            for name, value in part.arguments.items():
+                if type(value) is int:
+                    yield f"{document.place_of((*path, name))}: {target_name(part.target)}.{name} = {value}"

@@ -1,0 +1,125 @@
+"""The shardings that models keep while a compiled function sets their Variables.
+
+XLA chooses where a result is. A program whose arguments lie on a mesh gives each new value of a Variable the sharding
+with which the Variable came, so that the next call finds what it was compiled for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, Sharding
+
+from declax import _jax
+from declax._state.definition import StateDef
+from declax._variables.metadata import EMPTY
+from declax._variables.placement import declared_sharding, make_spec, mesh_of_arguments
+from declax.transforms._engine.call import Call
+from declax.transforms._engine.outcome import UNCHANGED, Outcome, origins_of_new
+from declax.transforms._engine.placement import place
+from declax.transforms._engine.structure import Structure
+
+Held: TypeAlias = "tuple[Sharding | None, ...] | None"
+"""The sharding that each leaf of a graph keeps; None where no argument lies on several devices."""
+
+
+def shardings_of_arrays(values: Iterable[Any]) -> tuple[Sharding | None, ...]:
+    """Where arrays are; None for what is no array."""
+    return tuple([getattr(value, "sharding", None) for value in values])
+
+
+def held_shardings(call: Call) -> Held:
+    """The sharding that each leaf of a call's models keeps.
+
+    An array that JAX has not committed to devices takes that of its declared names on the mesh of the other arguments,
+    or is replicated there.
+    """
+    if _jax.current_trace() is not _jax.TOP or not call.values:
+        return None
+    mesh = mesh_of(call.leaves)
+    if mesh is None:
+        return None
+    definition = call.structure.graphdef.definition
+    return tuple([_held(value, i, definition, mesh) for i, value in enumerate(call.values)])
+
+
+def without_labels(held: Sequence[Sharding | None], labels: Sequence[Any]) -> tuple[Sharding | None, ...]:
+    """The shardings that leaves keep, but for those that have a label from the user."""
+    given = labels[: len(held)] or [None] * len(held)
+    return tuple([sharding if label is None else None for sharding, label in zip(held, given, strict=True)])
+
+
+def put_uncommitted(call: Call, held: Sequence[Sharding | None], positions: Iterable[int]) -> None:
+    """Puts arrays of a call's models where they will be after it, so that the next call finds the same program."""
+    targets: dict[int, Sharding] = {}
+    for position in positions:
+        value, sharding = call.values[position], held[position]
+        if sharding is not None and not value.committed:
+            targets[position] = sharding
+    if targets:
+        place(call.binding, targets)
+        call.values = list(call.binding.values() or call.values)
+
+
+def mesh_of(leaves: Iterable[Any]) -> Mesh | None:
+    """The first mesh of several devices on which an argument lies."""
+    return mesh_of_shardings(shardings_of_arrays(leaves))
+
+
+def mesh_of_shardings(shardings: Iterable[Sharding | None]) -> Mesh | None:
+    """The first mesh of several devices."""
+    for sharding in shardings:
+        if type(sharding) is NamedSharding and sharding.num_devices > 1 and isinstance(sharding.mesh, Mesh):
+            return sharding.mesh
+    return None
+
+
+def _held(value: Any, position: int, definition: StateDef, mesh: Mesh) -> Sharding | None:
+    if not isinstance(value, jax.Array) or isinstance(value, (Tracer, jax.Ref)):
+        return None
+    if value.committed:
+        return value.sharding
+    leaf_def = definition.leaf_defs[position]
+    metadata = EMPTY if leaf_def is None else leaf_def[1]
+    if metadata.axes is None:
+        return NamedSharding(mesh, make_spec())
+    return declared_sharding("the call", metadata, value.shape, mesh)[0]
+
+
+def holding(
+    function: Callable[..., Outcome], structure: Structure, held: Sequence[Sharding | None], mesh: Mesh | None
+) -> Callable[..., Outcome]:
+    """A lifted function whose plan has, as labels of new values, the shardings that these keep.
+
+    A value that the user has put somewhere has none, nor has one of another shape. Labels that are given win. While the
+    function is traced, declared names of axes are those of the mesh.
+    """
+
+    def hold(*leaves: Any) -> Outcome:
+        with mesh_of_arguments(mesh):
+            outcome = function(*leaves)
+        plan = outcome.plan
+        if plan is not UNCHANGED:
+            kept = [
+                _kept(value, origin, held, leaves)
+                for value, origin in zip(outcome.new, origins_of_new(structure, plan), strict=True)
+            ]
+            rest = len(jax.tree.leaves(outcome.output))
+            given = plan.labels or [None] * (len(kept) + rest)
+            plan.labels = [
+                own if label is None else label for label, own in zip(given, [*kept, *[None] * rest], strict=True)
+            ]
+        return outcome
+
+    return hold
+
+
+def _kept(new: Any, origin: int | None, held: Sequence[Sharding | None], leaves: Sequence[Any]) -> Sharding | None:
+    """The sharding of the leaf that a new value replaces; None if the value goes elsewhere."""
+    if origin is None or held[origin] is None or _jax.is_placed(new):
+        return None
+    return held[origin] if jnp.shape(new) == jnp.shape(leaves[origin]) else None
