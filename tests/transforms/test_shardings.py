@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -183,3 +184,47 @@ def test_the_mesh_of_the_context_serves_under_a_trace():
         for f in inner:
             assert dx.jit(lambda x, f=f: f(scale, x))(x).tolist() == jax.jit(lambda x, f=f: f(scale, x))(x).tolist()
             assert f(scale, x).tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+KERNEL = {dx.PathContains("kernel"): ONE, ...: None}
+
+
+def test_a_filter_that_selects_nothing_is_an_error() -> None:
+    layer = dx.Linear(2, 3, rngs=dx.Rngs(0))
+    misspelt = dx.StateSharding({dx.PathContains("kernle"): ONE, ...: None})
+    hidden = dx.StateSharding({dx.Param: None, dx.PathContains("kernel"): ONE, ...: None})
+    for sharding, name in ((misspelt, "kernle"), (hidden, "kernel")):
+        with pytest.raises(
+            dx.errors.TransformError, match=f"in_shardings: .*{name}.*selects nothing"
+        ) as found:
+            dx.jit(lambda m: None, in_shardings=(sharding,))(layer)
+        assert "bias, kernel" in str(found.value)
+        with pytest.raises(dx.errors.TransformError, match=f"out_shardings: .*{name}.* selects nothing"):
+            dx.jit(lambda: dx.Linear(2, 3, rngs=dx.Rngs(0)), out_shardings=sharding)()
+
+
+def test_each_filter_may_select_in_one_of_several_arguments() -> None:
+    layer, loose = dx.Linear(2, 3, rngs=dx.Rngs(0)), dx.Dict(count=dx.Variable(0))
+    sharding = dx.StateSharding({dx.PathContains("kernel"): ONE, dx.PathContains("count"): ONE, ...: None})
+    dx.jit(lambda m, n: None, in_shardings=sharding)(layer, loose)
+
+
+def test_filters_of_results_select_in_what_is_returned() -> None:
+    """Also if it came in as an argument; and filters of arguments are not asked again when the structure changes."""
+    layer = dx.Linear(2, 3, rngs=dx.Rngs(0))
+
+    @functools.partial(dx.jit, in_shardings=(dx.StateSharding(KERNEL),), out_shardings=dx.StateSharding(KERNEL))
+    def replace_kernel(m: dx.Linear) -> dx.Linear:
+        m.added = dx.Param(jnp.ones(3))
+        return m
+
+    @functools.partial(dx.jit, in_shardings=(dx.StateSharding(KERNEL),))
+    def remove_kernel(m: dx.Linear) -> None:
+        del m.kernel
+
+    assert replace_kernel(layer) is layer
+    remove_kernel(layer)
+
+
+def test_models_without_leaves_need_no_filter() -> None:
+    dx.jit(lambda m: None, in_shardings=(dx.StateSharding(KERNEL),))(dx.Dict())

@@ -24,7 +24,7 @@ from declax._variables.placement import (
 )
 from declax._variables.variable import Variable
 from declax.errors import ShardingError, describe, format_path
-from declax.transforms._engine.prefixes import StateSharding, label_at
+from declax.transforms._engine.prefixes import Selection, StateSharding
 
 A = TypeVar("A")
 
@@ -90,6 +90,8 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
         return found
 
     found = _map(tree, sharding_of)
+    if labels is not None:
+        labels.check_all_select()
     report("get_named_sharding", misfits, mesh)
     return found
 
@@ -113,7 +115,7 @@ def shardings_of_leaves(
     definition: StateDef,
     values: Sequence[Any],
     mesh: AnyMesh,
-    labels: StateSharding | None = None,
+    labels: Selection | None = None,
     held: Callable[[Path, Any], Any] = lambda path, array: None,
 ) -> list[Any]:
     """For each leaf of a graph the sharding that a `StateSharding` or its Variable gives it; a tree, if it holds one.
@@ -134,16 +136,18 @@ def shardings_of_leaves(
                 arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, labels)
                 misfits.extend(wrong)
         found.append(jax.tree.unflatten(tree, arrays))
+    if labels is not None:
+        labels.check_all_select()
     report(where, misfits, mesh)
     return found
 
 
 def _sharding_of_leaf(
-    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: StateSharding | None
+    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: Selection | None
 ) -> tuple[jax.NamedSharding, list[Misfit]]:
     metadata = _metadata_of(leaf_def)
     if labels is not None:
-        spec = label_at(labels, path, leaf_def, value, "shardings")
+        spec = labels.label(path, leaf_def, value)
         metadata = Metadata.of({**metadata, AXES: make_spec() if spec is None else spec})
     return declared_sharding(format_path(path), metadata, shape, mesh)
 
@@ -152,7 +156,7 @@ def _metadata_of(leaf_def: LeafDef) -> Metadata:
     return EMPTY if leaf_def is None else leaf_def[1]
 
 
-def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> StateSharding | None:
+def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Selection | None:
     """The shardings that a user gave, or those that a function of the tree returns under the mesh.
 
     Raises:
@@ -163,8 +167,10 @@ def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Sta
         context: Any = jax.sharding.use_abstract_mesh
         with context(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
             labels = shardings(tree)
-    if labels is None or isinstance(labels, StateSharding):
-        return labels
+    if labels is None:
+        return None
+    if isinstance(labels, StateSharding):
+        return Selection(labels, f"{where}.shardings")
     raise ShardingError(
         f"{where}.shardings",
         "these are not shardings by filter",

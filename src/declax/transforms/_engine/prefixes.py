@@ -44,6 +44,8 @@ from declax.transforms._engine.structure import Structure, filters_of_labels, is
 
 L = TypeVar("L")
 
+_LISTED = 4
+
 # --- what users write ----------------------------------------------------------
 
 
@@ -317,9 +319,13 @@ def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], 
 
 def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> Any:
     """The label of the first filter that takes a Variable or array."""
-    for predicate, label in zip(spec.predicates, spec.labels, strict=True):
+    return spec.labels[_first_filter(spec, path, held, where)]
+
+
+def _first_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> int:
+    for number, predicate in enumerate(spec.predicates):
         if predicate(path, held):
-            return label
+            return number
     raise TransformError(
         f"{where}, {format_path(path)}",
         "no filter matches this leaf",
@@ -327,6 +333,40 @@ def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -
         got=describe(held),
         fix="{..., ...: None}        # `...` as the last filter takes the rest",
     )
+
+
+class Selection:
+    """Labels by filter for some leaves, and which of the filters have selected one."""
+
+    __slots__ = ("_labels", "_leaves", "_used", "_where")
+
+    def __init__(self, labels: StateLabels[Any], where: str) -> None:
+        self._labels = labels
+        self._where = where
+        self._used: set[int] = set()
+        self._leaves: list[str] = []
+
+    def label(self, path: Path, leaf_def: LeafDef, value: Any) -> Any:
+        """The label of a leaf."""
+        number = _first_filter(self._labels, path, held_at(leaf_def, value), self._where)
+        self._used.add(number)
+        self._leaves.append(format_path(path))
+        return self._labels.labels[number]
+
+    def check_all_select(self) -> None:
+        """Raises if there are leaves, and a filter other than ``...`` has selected none."""
+        for number, filter_ in enumerate(self._labels.filters):
+            if self._leaves and number not in self._used and filter_ is not ... and filter_ is not True:
+                rest = len(self._leaves) - _LISTED
+                more = f" and {rest} more" if rest > 0 else ""
+                raise TransformError(
+                    self._where,
+                    f"the filter {as_written(filter_)} selects nothing",
+                    expected=f"a filter that takes some of {', '.join(self._leaves[:_LISTED])}{more}",
+                    got=repr(self._labels),
+                    why="no leaf matches it that an earlier filter has left",
+                    fix="correct the filter, or leave it out",
+                )
 
 
 def held_at(leaf_def: LeafDef, value: Any) -> Any:
@@ -429,7 +469,8 @@ class Labels:
 
         `again` are the paths of leaves that are reached again. Each path starts with one of the `parts`.
         """
-        definition, fixed = graphdef.definition, fixed or {}
+        definition = graphdef.definition
+        selections: dict[tuple[Any, int], Selection] = {}
 
         def label(path: Any, i: int) -> Any:
             part, rank, *below = path
@@ -437,6 +478,9 @@ class Labels:
             spec = specs[rank]
             if spec is None or spec.__class__ is int:  # most are
                 return spec
+            if isinstance(spec, StateSharding):
+                one = selections.setdefault((part, id(spec)), Selection(spec, option))
+                return one.label(tuple(below), definition.leaf_defs[i], values[i])
             return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], option)
 
         def name(path: Any) -> tuple[str, str]:
@@ -444,7 +488,7 @@ class Labels:
             option, _, names = parts[part]
             return option, joined(names()[rank], below)
 
-        labels = [fixed[i] if i in fixed else label(path, i) for i, path in enumerate(paths)]
+        labels = [fixed[i] if fixed and i in fixed else label(path, i) for i, path in enumerate(paths)]
         for i, path in again:
             found = label(path, i)
             own = self._default if labels[i] is CAPTURED else labels[i]
@@ -452,6 +496,9 @@ class Labels:
                 (_, one), (option, other) = name(paths[i]), name(path)
                 options = " and ".join(dict.fromkeys(self._names))
                 raise inconsistent_aliasing(f"{option}, {other}", found, one, own, options)
+        for (part, _), selection in selections.items():
+            if fixed is None or part == RESULTS:  # filters of arguments were checked when the call began
+                selection.check_all_select()
         return [self._default if found is CAPTURED else found for found in labels]
 
     def keep(self, kept: Sequence[int], labels: Sequence[Any], values: Sequence[Any]) -> tuple[int, ...]:
