@@ -16,7 +16,7 @@ from declax._classes.pytree import Pytree
 from declax._graph.binding import Binding
 from declax._tree.codegen import compile_functions
 from declax.transforms._engine.call import Call
-from declax.transforms._engine.holding import shardings_of_arrays
+from declax.transforms._engine.holding import mesh_of, shardings_of_arrays
 from declax.transforms._engine.outcome import UNCHANGED, Plan
 from declax.transforms._engine.programs import Program
 from declax.transforms._engine.structure import Structure, is_leaf
@@ -50,6 +50,12 @@ def _values_there(where: tuple[Sharding | None, ...], binding: Binding) -> tuple
     """Reads the values of a binding; None if some are on other devices than those of a call were."""
     values = binding.values()
     return values if values is not None and shardings_of_arrays(values) == where else None
+
+
+def _plain_off_meshes(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """As the guard of a call without a mesh; None if an argument lies on one, since its axes have names then."""
+    plain = guard(args, kwargs)
+    return plain if plain is None or mesh_of(plain) is None else None
 
 
 class CacheEntry:
@@ -88,6 +94,8 @@ class CacheEntry:
         self.read: Callable[[Binding], tuple[Any, ...] | None] = Binding.values
         if jax.device_count() > 1:
             self.read = functools.partial(_values_there, shardings_of_arrays(call.values))
+            if mesh_of(call.leaves) is None:
+                self.guard = functools.partial(_plain_off_meshes, guard)
         self.run: Callable[..., Any] = program.run_fast
         self.writes: tuple[Plan, int | None] = UNCHANGED, None
 
