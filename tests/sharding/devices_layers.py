@@ -211,22 +211,47 @@ def test_a_product_over_a_split_dimension_asks_for_out_sharding(name):
     check_close(y, expected)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        1,
-        pytest.param(2, marks=pytest.mark.xfail(strict=True, reason="XLA multiplies this gradient, here by two")),
-    ],
-)
-def test_grouped_convolutions(model):
-    """See "Limits" in docs/parallel.md."""
-    x, layer = input_of(IMAGES), dx.Conv(4, 8, (3, 3), feature_group_count=2, rngs=dx.Rngs(0))
+GROUPED = {
+    "same": ({}, (3, 3)),
+    "depthwise": ({"feature_group_count": 4}, (3, 3)),
+    "strided, even kernel": ({"strides": 2}, (4, 2)),
+    "valid, dilated kernel": ({"padding": "VALID", "kernel_dilation": (2, 1)}, (3, 2)),
+    "dilated input": ({"padding": ((1, 2), (0, 1)), "input_dilation": 2}, (3, 3)),
+    "same_lower": ({"padding": "SAME_LOWER", "strides": (1, 2)}, (2, 4)),
+    "circular": ({"padding": "CIRCULAR"}, (3, 3)),
+    "one pixel": ({"preferred_element_type": jnp.float32}, (1, 1)),
+}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("model", [1, 2])
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_convolutions(name, model, kind):
+    """XLA multiplies the gradient of the kernel on a mesh of two axes; see "Limits" in docs/parallel.md."""
+    options, size = GROUPED[name]
+    x, layer = input_of(IMAGES), dx.Conv(4, 8, size, **{"feature_group_count": 2, **options}, rngs=dx.Rngs(0))
     expected = step(layer, x)
-    mesh = jax.make_mesh(
-        (2, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: 2 * model]
-    )
+    mesh = jax.make_mesh((2, model), ("data", "model"), axis_types=(kind,) * 2, devices=jax.devices()[: 2 * model])
     with jax.set_mesh(mesh):
         check_close(step(layer, jax.device_put(x, P("data"))), expected)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_grouped_convolution_takes_out_sharding(kind):
+    layer = dx.Conv(4, 8, (3,), feature_group_count=2, rngs=dx.Rngs(0))
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        x = jax.device_put(input_of((4, 6, 4)), P("data"))
+        y = dx.jit(lambda layer, x: layer(x, out_sharding=P("data", None, "model")))(layer, x)
+    assert y.sharding.spec == P("data", None, "model")
+
+
+def test_grouped_convolutions_of_an_input_on_a_mesh():
+    """Without `jax.set_mesh`, a compiled function knows the mesh of its arguments."""
+    x, layer = input_of(IMAGES), dx.Conv(4, 8, (3, 3), feature_group_count=2, rngs=dx.Rngs(0))
+    expected = step(layer, x)
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    check_close(step(layer, jax.device_put(x, jax.NamedSharding(mesh, P("data")))), expected)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -23,6 +23,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
+from declax.nn._grouped_conv import safe_for_groups
 from declax.nn.layer import Layer
 
 Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
@@ -258,7 +259,10 @@ class Conv(Convolution):
         if padding == "VALID" and max(sizes_of(self, "input_dilation", rank_of(self))) > 1:
             padding = ((0, 0),) * rank_of(self)  # what JAX takes beside a dilation of the input
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
-        return self.conv_general_dilated(
+        convolve = self.conv_general_dilated
+        if self.feature_group_count > 1:
+            convolve = safe_for_groups(convolve)
+        return convolve(
             x,
             kernel,
             sizes_of(self, "strides", rank_of(self)),
