@@ -183,6 +183,14 @@ def level_of_user(frame: FrameType | None) -> int:
 _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
 
 
+# --- manual axes ------------------------------------------------------------------
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The axes of `jax.shard_map` along which a traced value varies; none where that is not checked."""
+    return frozenset(getattr(getattr(jax.typeof(value), "manual_axis_type", None), "varying", ()))
+
+
 # --- symbolic sizes -------------------------------------------------------------
 
 

@@ -409,3 +409,50 @@ def test_one_draw_for_all_devices_is_warned_of():
                 out_specs=P("d"),
             )(dropout, x)
     assert len({tuple(row) for row in np.asarray(own).tolist()}) > 1
+
+
+# ================================================================= gradients of what all devices share
+
+
+def loss_of(m, x):
+    return jnp.mean(m.w * x)
+
+
+def gradients(loss, **options):
+    """The gradient of a model on each device, by its own part of the batch."""
+    body = dx.shard_map(
+        lambda m, x: jax.lax.pmean(dx.grad(loss)(m, x).w.value, "d") if options else dx.grad(loss)(m, x).w.value,
+        mesh=MESH,
+        in_specs=(None, P("d")),
+        out_specs=None,
+        **options,
+    )
+    return body(Model(), jnp.arange(16.0).reshape(16, 1) * jnp.ones(4))
+
+
+def test_a_gradient_that_is_a_sum_over_devices_is_warned_of():
+    with pytest.warns(UserWarning, match=r"loss_of: the gradient of m\.w is a sum over the axis 'd'"):
+        summed = gradients(loss_of)
+    right = dx.grad(loss_of)(Model(), jnp.arange(16.0).reshape(16, 1) * jnp.ones(4)).w.value
+    np.testing.assert_allclose(summed, 4 * right, rtol=1e-6)
+
+
+def test_a_loss_that_is_reduced_inside_is_not_warned_of():
+    right = dx.grad(loss_of)(Model(), jnp.arange(16.0).reshape(16, 1) * jnp.ones(4)).w.value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gradients(lambda m, x: jax.lax.pmean(loss_of(m, x), "d"))
+        unchecked = gradients(loss_of, check_vma=False)
+    np.testing.assert_allclose(found, right, rtol=1e-6)
+    np.testing.assert_allclose(unchecked, right, rtol=1e-6)
+
+
+def test_gradients_of_split_models_are_not_warned_of():
+    """Each device has weights of its own, and so their gradients."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split = dx.StateSharding({dx.Param: P("d"), ...: None})
+        of_shards = dx.shard_map(
+            lambda m: dx.grad(lambda m: jnp.sum(m.w**2))(m).w.value, mesh=MESH, in_specs=(split,), out_specs=P("d")
+        )
+        np.testing.assert_allclose(of_shards(Model()), 2 * jnp.arange(4.0))

@@ -194,9 +194,7 @@ def test_a_filter_that_selects_nothing_is_an_error() -> None:
     misspelt = dx.StateSharding({dx.PathContains("kernle"): ONE, ...: None})
     hidden = dx.StateSharding({dx.Param: None, dx.PathContains("kernel"): ONE, ...: None})
     for sharding, name in ((misspelt, "kernle"), (hidden, "kernel")):
-        with pytest.raises(
-            dx.errors.TransformError, match=f"in_shardings: .*{name}.*selects nothing"
-        ) as found:
+        with pytest.raises(dx.errors.TransformError, match=f"in_shardings: .*{name}.*selects nothing") as found:
             dx.jit(lambda m: None, in_shardings=(sharding,))(layer)
         assert "bias, kernel" in str(found.value)
         with pytest.raises(dx.errors.TransformError, match=f"out_shardings: .*{name}.* selects nothing"):

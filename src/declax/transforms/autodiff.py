@@ -11,12 +11,15 @@ leaf of a captured model.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
+from declax import _jax
 from declax._filters import Filter, as_written
 from declax._graph.api import advise_param
 from declax._jax import hide_frames
@@ -40,7 +43,7 @@ from declax.transforms._differentiated import (
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.captures import Closure
 from declax.transforms._engine.commit import run_with
-from declax.transforms._engine.names import name_of, namer_of, parameters
+from declax.transforms._engine.names import name_of, namer_of, names_of_call, parameters
 from declax.transforms._engine.outcome import Outcome
 from declax.transforms._engine.structure import Mode, checked_function, is_array_like
 from declax.transforms._engine.tracing import text_of_type
@@ -341,7 +344,9 @@ class _Gradients(NamedTuple):
 
         def loss_and_outcome(differentiated: Derivatives) -> tuple[Any, Outcome]:
             outcome, result = function(differentiated)
-            return self._loss_of(outcome, result), outcome
+            loss = self._loss_of(outcome, result)
+            self._warn_of_sums(call, loss, differentiated)
+            return loss, outcome
 
         take = jax.value_and_grad(loss_and_outcome, has_aux=True, **self.options)
         (_, outcome), gradients = take({i: arguments.leaves[i] for target in targets for i in target.positions})
@@ -352,6 +357,24 @@ class _Gradients(NamedTuple):
         return outcome, tuple(
             state if isinstance(argnum, DiffState) else objects[argnum]
             for state, argnum in zip(states, self.argnums, strict=True)
+        )
+
+    def _warn_of_sums(self, call: Call, loss: Any, differentiated: Derivatives) -> None:
+        """Warns in a `shard_map` where JAX adds the gradients of all devices, since the loss is that of one."""
+        of_loss = _jax.varying_axes(loss)
+        if not of_loss:
+            return
+        leaves = [(i, leaf) for i, value in differentiated.items() for leaf in jax.tree.leaves(value)]
+        summed = {i: of_loss - _jax.varying_axes(leaf) for i, leaf in leaves}
+        first = next((i for i, axes in summed.items() if axes), None)
+        if first is None:
+            return
+        axis = repr(min(summed[first]))
+        warnings.warn(
+            f"{name_of(self.closure.function)}: the gradient of {names_of_call(call.structure)[first]} is a sum over "
+            f"the axis {axis} of the mesh, since the loss varies along it and this does not. A pmean of the gradient "
+            f"changes nothing. Reduce the loss inside of the function: jax.lax.pmean(loss, {axis}), or psum for a sum.",
+            stacklevel=_jax.level_of_user(sys._getframe()),
         )
 
     def _selected(self, argnum: int | DiffState) -> tuple[int, Filter]:

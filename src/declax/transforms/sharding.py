@@ -10,6 +10,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
+from declax._jax import varying_axes
 from declax._typing import MISSING, Missing
 from declax._variables.placement import cannot_split, check_splits, context_mesh, names_of_entry
 from declax.errors import TransformError, describe
@@ -153,8 +154,7 @@ def _check_results(
         if len(label) > jax.numpy.ndim(leaf):
             raise cannot_split(names_of_outputs(call.structure, plan)[number], label, leaf, sizes)
         named = {name for entry in label for name in names_of_entry(entry)}
-        kind = getattr(jax.typeof(leaf), "manual_axis_type", None)  # where there is none, JAX says the same
-        varying = sorted(set(getattr(kind, "varying", ())) - named)
+        varying = sorted(varying_axes(leaf) - named)  # where that is not known, JAX says the same
         if varying:
             raise TransformError(
                 names_of_outputs(call.structure, plan)[number],
