@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar, cast
@@ -181,6 +181,19 @@ def level_of_user(frame: FrameType | None) -> int:
 
 
 _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
+
+
+# --- programs ---------------------------------------------------------------------
+
+
+def primitives_of(jaxpr: Any) -> Iterator[str]:
+    """The names of the primitives of a program of JAX, and of the programs inside of it."""
+    waiting = [jaxpr]
+    while waiting:
+        for equation in getattr(waiting.pop(), "eqns", ()):
+            yield equation.primitive.name
+            for value in equation.params.values():
+                waiting += value if isinstance(value, (list, tuple)) else (value,)
 
 
 # --- manual axes ------------------------------------------------------------------

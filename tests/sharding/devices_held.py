@@ -184,3 +184,13 @@ def test_a_constraint_takes_the_mesh_of_the_arguments(mesh):
     assert made.sharding.is_equivalent_to(NamedSharding(mesh, P("data", None)), 2)
     new = dx.jit(lambda m: dx.Variable(m.c.value + 1, out_sharding=("data", None)))(m)
     assert new.value.sharding.is_equivalent_to(NamedSharding(mesh, P("data", None)), 2)
+
+
+def test_a_program_on_a_mesh_has_the_name_of_its_function():
+    model = dx.init_sharded(lambda: dx.Linear(16, 16, rngs=dx.Rngs(0)), mesh=jax.make_mesh((8,), ("data",)))
+
+    @dx.jit
+    def evaluate(model):
+        return jnp.sum(model.kernel[...])
+
+    assert "evaluate" in evaluate.lower(model).as_text().splitlines()[0]

@@ -31,6 +31,7 @@ from declax.transforms._engine.prefixes import SHARDINGS, Prefixes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.programs import Donation, Program
 from declax.transforms._engine.structure import Mode, Traces, checked_function
+from declax.transforms._engine.unsplit import warn_of_unsplit_axes
 from declax.transforms._engine.wrapped import Names, Numbers, P, R, Selection, Wrapped, program_for
 from declax.transforms.stages import Staged, Traced
 
@@ -152,6 +153,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         self._options = options
         self._shardings = shardings
         self._keep_shardings = keep_shardings
+        self._has_warned: bool = False
         self._donated = Selection(fun, "donate", *donated)
         selected.check_apart(self._donated)
 
@@ -269,7 +271,11 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         adapt = functools.partial(self._static.give, statics=structure.statics)
         function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
         function = named(function, user, structure)
-        return Program(function, structure, donation, self._options, placed, self._traces, held)
+        program = Program(function, structure, donation, self._options, placed, self._traces, held)
+        if held is not None and not self._has_warned:
+            given = () if labels is None else labels.leaves
+            self._has_warned = warn_of_unsplit_axes(program.name, call, given, lambda: program.trace(call).jaxpr)
+        return program
 
     @property
     def num_traces(self) -> int:

@@ -162,11 +162,4 @@ def run_with(bind: Callable[[], Call], execute: Callable[[Call], tuple[Outcome, 
 
 def calls_back(jaxpr: Any) -> bool:
     """Whether a program of JAX calls Python while it runs, so that it may fail after its arrays were given back."""
-    waiting = [jaxpr]
-    while waiting:
-        for equation in getattr(waiting.pop(), "eqns", ()):
-            if equation.primitive.name == "debug_print" or "callback" in equation.primitive.name:
-                return True
-            for value in equation.params.values():
-                waiting += value if isinstance(value, (list, tuple)) else (value,)
-    return False
+    return any(name == "debug_print" or "callback" in name for name in _jax.primitives_of(jaxpr))

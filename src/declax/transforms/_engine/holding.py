@@ -6,6 +6,7 @@ with which the Variable came, so that the next call finds what it was compiled f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -99,6 +100,7 @@ def holding(
     function is traced, declared names of axes are those of the mesh.
     """
 
+    @functools.wraps(function)
     def hold(*leaves: Any) -> Outcome:
         with mesh_of_arguments(mesh):
             outcome = function(*leaves)
