@@ -139,10 +139,17 @@ class sharding_rules(Default[Rules]):  # noqa: N801  # reads as a function
         super().__init__(rules)
 
 
-class mesh_of_arguments(Default[Mesh | None]):  # noqa: N801  # reads as a function
-    """Sets the mesh on which the arguments of a compiled function lie, while it is traced."""
+class SplitBatch(NamedTuple):
+    """The mesh on which the arguments of a compiled function lie, and the axes that split those in no model."""
 
-    _current: ClassVar[Any] = _JitKey(None)
+    mesh: Mesh | None = None
+    axes: tuple[str, ...] = ()
+
+
+class mesh_of_arguments(Default[SplitBatch]):  # noqa: N801  # reads as a function
+    """Sets where the arguments of a compiled function lie, while it is traced."""
+
+    _current: ClassVar[Any] = _JitKey(SplitBatch())
 
 
 logical_axis_rules = sharding_rules
@@ -217,10 +224,20 @@ def context_mesh() -> AnyMesh | None:
     """The mesh of `jax.set_mesh`, or that of the arguments of the compiled function that is traced; or None."""
     abstract = jax.sharding.get_abstract_mesh()
     if abstract.empty:
-        found: Mesh | None = mesh_of_arguments._current.get()
+        found: Mesh | None = mesh_of_arguments._current.get().mesh
         return found
     concrete = jax.sharding.get_mesh() if _jax.current_trace() is _jax.TOP else None
     return abstract if concrete is None or concrete.abstract_mesh != abstract else concrete
+
+
+def devices_along_batch(array: jax.Array) -> int:
+    """How many devices split the first axis of an array of a batch, as far as that is known."""
+    own = None if isinstance(array, Tracer) else getattr(array, "sharding", None)
+    spec = own.spec if isinstance(own, NamedSharding) else explicit_spec(array)
+    given: SplitBatch = mesh_of_arguments._current.get()
+    mesh = own.mesh if isinstance(own, NamedSharding) else context_mesh()
+    axes = names_of_entry(spec[0]) if spec else given.axes
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in axes)
 
 
 def mesh_of(metadata: Metadata, default: AnyMesh | None = None) -> AnyMesh | None:

@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
-from declax import errors
+from declax import _jax, errors
 from declax._filters import Filter
 from declax._state.states import State
+from declax._variables.placement import devices_along_batch, explicit_spec
 from declax._variables.selection import is_trainable
 from declax.transforms._engine.prefixes import Carry
 from declax.transforms.abstract import eval_shape
@@ -61,6 +64,10 @@ def accumulate(
       TransformError: for `steps` below one, for an array of the batch whose first axis `steps` does not divide, and for
         arrays whose first axes differ.
 
+    Warns:
+      ReplicationWarning: the devices that split the batch cannot share a part equally; names the next size that works.
+        On explicit axes, it is an error.
+
     >>> import declax as dx
     >>> model = dx.Linear(3, 1, rngs=dx.Rngs(0))
     >>> def loss_of(model, x, y):
@@ -85,7 +92,9 @@ def accumulate(
             return found
 
         compute = value_and_grad(loss_of, argnums=DiffState(0, wrt), graph=True)
-        parts = _parts_of(batch, steps)
+        _check_divisible(batch, steps)
+        _check_equal_shares(batch, steps)
+        parts = jax.tree.map(lambda x: _cut(x, steps), batch)
         shapes = eval_shape(compute, model, _part(parts, 0))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -101,16 +110,38 @@ def accumulate(
     return accumulated
 
 
+def _check_equal_shares(batch: Any, steps: int) -> None:
+    """Warns if the devices that split the batch cannot share a part equally; on explicit axes, it is an error."""
+    x = max(map(jnp.asarray, jax.tree.leaves(batch)), key=devices_along_batch, default=None)
+    if x is None or len(x) % (steps * devices_along_batch(x)) == 0:
+        return
+    devices = devices_along_batch(x)
+    size = -(-len(x) // (steps * devices)) * steps * devices
+    problem = f"{devices} devices cannot share a part of {len(x) // steps} examples equally"
+    if explicit_spec(x) is not None:
+        expected = f"a batch of {size}, for {steps} steps"
+        raise errors.TransformError("accumulate: the batch", problem, expected=expected, got=errors.describe(x))
+    warnings.warn(
+        f"accumulate: {problem}, so that XLA moves examples between them. Take a batch of {size}, for {steps} steps.",
+        errors.ReplicationWarning,
+        stacklevel=_jax.level_of_user(sys._getframe()),
+    )
+
+
 def _part(parts: Any, number: jax.Array | int) -> Any:
     """The part of a number. As inputs of the scan, XLA would copy the whole batch."""
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, number, axis=1, keepdims=False), parts)
 
 
-def _parts_of(batch: Any, steps: int) -> Any:
-    """The arrays with an axis for the parts behind that of the examples of a part."""
+def _cut(given: Any, steps: int) -> jax.Array:
+    """An array with an axis for the parts behind that of the examples of a part."""
+    x = jnp.asarray(given)
+    return x.reshape(x.shape[0] // steps, steps, *x.shape[1:])
 
-    def cut(path: Any, given: Any) -> jax.Array:
-        x: jax.Array = jnp.asarray(given)
+
+def _check_divisible(batch: Any, steps: int) -> None:
+    for path, given in jax.tree_util.tree_leaves_with_path(batch):
+        x = jnp.asarray(given)
         if x.ndim == 0 or x.shape[0] % steps:
             raise errors.TransformError(
                 f"accumulate: {jax.tree_util.keystr(path)} of the batch",
@@ -118,17 +149,13 @@ def _parts_of(batch: Any, steps: int) -> Any:
                 expected=f"an array whose first axis is a multiple of {steps}",
                 got=errors.describe(x),
             )
-        return x.reshape(x.shape[0] // steps, steps, *x.shape[1:])
-
-    parts = jax.tree_util.tree_map_with_path(cut, batch)
-    sizes = {x.shape[0] for x in jax.tree.leaves(parts)}
+    sizes = {len(x) for x in jax.tree.leaves(batch)}
     if len(sizes) > 1:
         raise errors.TransformError(
             "accumulate: the batch",
             "the arrays have first axes of different sizes",
             expected="one size, that of the batch",
-            got=", ".join(map(str, sorted(size * steps for size in sizes))),
+            got=", ".join(map(str, sorted(sizes))),
             why="each array is cut along its first axis",
             fix="accumulated(model, x, y, table=table)        # keyword arguments go to the loss whole",
         )
-    return parts

@@ -20,12 +20,13 @@ from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._typing import MISSING, Missing
+from declax._variables.placement import SplitBatch
 from declax._variables.variable import write_all_raw
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.commit import CONFLICT, attempts, commit
 from declax.transforms._engine.diagnostics import named
 from declax.transforms._engine.guards import ALWAYS, CacheEntry, turns
-from declax.transforms._engine.holding import Held, held_shardings
+from declax.transforms._engine.holding import Held, held_shardings, split_batch
 from declax.transforms._engine.outcome import UNCHANGED, lifted
 from declax.transforms._engine.prefixes import SHARDINGS, Prefixes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
@@ -271,7 +272,8 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         adapt = functools.partial(self._static.give, statics=structure.statics)
         function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
         function = named(function, user, structure)
-        program = Program(function, structure, donation, self._options, placed, self._traces, held)
+        batch = SplitBatch() if held is None else split_batch(call)
+        program = Program(function, structure, donation, self._options, placed, self._traces, held, batch)
         if held is not None and not self._has_warned:
             given = () if labels is None else labels.leaves
             self._has_warned = warn_of_unsplit_axes(program.name, call, given, lambda: program.trace(call).jaxpr)

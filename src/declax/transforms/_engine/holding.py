@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from declax import _jax
 from declax._state.definition import StateDef
 from declax._variables.metadata import EMPTY
-from declax._variables.placement import declared_sharding, make_spec, mesh_of_arguments
+from declax._variables.placement import SplitBatch, declared_sharding, make_spec, mesh_of_arguments, names_of_entry
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.outcome import UNCHANGED, Outcome, origins_of_new
 from declax.transforms._engine.placement import place
@@ -68,15 +68,17 @@ def put_uncommitted(call: Call, held: Sequence[Sharding | None], positions: Iter
 
 def mesh_of(leaves: Iterable[Any]) -> Mesh | None:
     """The first mesh of several devices on which an argument lies."""
-    return mesh_of_shardings(shardings_of_arrays(leaves))
-
-
-def mesh_of_shardings(shardings: Iterable[Sharding | None]) -> Mesh | None:
-    """The first mesh of several devices."""
-    for sharding in shardings:
+    for sharding in shardings_of_arrays(leaves):
         if type(sharding) is NamedSharding and sharding.num_devices > 1 and isinstance(sharding.mesh, Mesh):
             return sharding.mesh
     return None
+
+
+def split_batch(call: Call) -> SplitBatch:
+    """The mesh of a call, and the axes that split the first dimension of an argument in no model."""
+    specs = (sharding.spec for sharding in shardings_of_arrays(call.plain) if isinstance(sharding, NamedSharding))
+    axes = next((names_of_entry(spec[0]) for spec in specs if spec and spec[0] is not None), ())
+    return SplitBatch(mesh_of(call.leaves), axes)
 
 
 def _held(value: Any, position: int, definition: StateDef, mesh: Mesh) -> Sharding | None:
@@ -92,7 +94,7 @@ def _held(value: Any, position: int, definition: StateDef, mesh: Mesh) -> Shardi
 
 
 def holding(
-    function: Callable[..., Outcome], structure: Structure, held: Sequence[Sharding | None], mesh: Mesh | None
+    function: Callable[..., Outcome], structure: Structure, held: Sequence[Sharding | None], batch: SplitBatch
 ) -> Callable[..., Outcome]:
     """A lifted function whose plan has, as labels of new values, the shardings that these keep.
 
@@ -102,7 +104,7 @@ def holding(
 
     @functools.wraps(function)
     def hold(*leaves: Any) -> Outcome:
-        with mesh_of_arguments(mesh):
+        with mesh_of_arguments(batch):
             outcome = function(*leaves)
         plan = outcome.plan
         if plan is not UNCHANGED:

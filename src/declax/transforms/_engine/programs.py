@@ -13,11 +13,11 @@ from declax import _jax
 from declax._graph.binding import Binding
 from declax._jax import is_jit_disabled
 from declax._variables.donation import note_donor
-from declax._variables.placement import context_mesh
+from declax._variables.placement import SplitBatch, context_mesh
 from declax.transforms._engine.call import Call, deleted_leaves
 from declax.transforms._engine.commit import calls_back, wait
 from declax.transforms._engine.diagnostics import explain, unless_deleted
-from declax.transforms._engine.holding import Held, holding, mesh_of, mesh_of_shardings, put_uncommitted, without_labels
+from declax.transforms._engine.holding import Held, holding, mesh_of, put_uncommitted, without_labels
 from declax.transforms._engine.names import name_of
 from declax.transforms._engine.outcome import Outcome, Plan
 from declax.transforms._engine.placement import place, shardings_of
@@ -88,6 +88,7 @@ class Program:
         placed: tuple[Labels, OutputGroups] | None,
         traces: Traces,
         held: Held = None,
+        batch: SplitBatch = SplitBatch(),  # noqa: B008  # immutable
     ) -> None:
         self._structure = structure
         self._held: Held = None
@@ -110,7 +111,7 @@ class Program:
             groups = OutputGroups((None,)) if groups is None else groups
             self._held = kept = without_labels(held, self._labels)
             groups.add(kept)
-            function = holding(function, structure, kept, mesh_of_shardings(held))
+            function = holding(function, structure, kept, batch)
         packed = None if groups is None else in_groups(function, groups, check)
         if groups is not None:
             self._options = {**self._options, "out_shardings": (None, groups.known)}
