@@ -71,6 +71,27 @@ def test_a_process_that_fails_while_others_compute_ends_them(launching: ModuleTy
         launching.launch([str(program)], processes=2, seconds=200)
 
 
+def test_processes_that_make_different_models_are_told(launching: ModuleType, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys; sys.path.append({str(EXAMPLE)!r})\n"
+        "import jax, launching, declax as dx\n"
+        "launching.join()\n"
+        "mesh, rank = jax.make_mesh((2,), ('data',)), jax.process_index()\n"
+        "dx.init_sharded(dx.Linear, 4, 8, rngs=dx.Rngs(0), mesh=mesh)\n"
+        "own = jax.make_mesh((1,), ('data',), devices=jax.local_devices())\n"
+        "if rank == 0: dx.init_sharded(dx.Linear, 4, 8, rngs=dx.Rngs(7), mesh=own)\n"
+        "makes = lambda: dx.Linear(4, 8, rngs=dx.Rngs(rank)), lambda: dx.Linear(4, 8 + 8 * rank, rngs=dx.Rngs(0))\n"
+        "for make in makes:\n"
+        "    try: dx.init_sharded(make, mesh=mesh)\n"
+        "    except dx.errors.ShardingError as error: print(error)\n"
+        "try: dx.init_sharded(dx.Linear, 4, 8, rngs=dx.Rngs(rank), mesh=mesh)\n"
+        "except dx.errors.ShardingError as error: print(error)\n"
+    )
+    for printed in launching.launch([str(program)], processes=2, seconds=200):
+        assert printed.count("init_sharded: the processes make different values") == 3, printed
+
+
 def test_processes_end_in_time(launching: ModuleType, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import time\nprint('waiting', flush=True)\ntime.sleep(300)\n")

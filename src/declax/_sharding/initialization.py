@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 import jax
@@ -15,6 +15,8 @@ from declax._graph.api import split
 from declax._graph.binding import bind
 from declax._graph.flattening import GraphDef
 from declax._module.module import Module
+from declax._sharding.agreement import check_same_program
+from declax._sharding.by_leaf import run_by_leaf
 from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
 from declax._state.states import State
 from declax._variables.placement import (
@@ -26,6 +28,7 @@ from declax._variables.placement import (
     put,
     sharding_rules,
 )
+from declax.initializers import apart
 from declax.transforms._engine.commit import write
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
@@ -70,7 +73,10 @@ def init_sharded(
     shardings: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Makes a model in one compiled program, in which each device makes its own shards only.
+    """Makes a model of which each device makes its own shards only.
+
+    Equal layers share one compiled program for each of their arrays, also with models that are made later, so that
+    neither depth nor a second call costs compilation.
 
     Args:
       make: a class or function that returns a model, several, or a model with its optimizer; or a `Spec`.
@@ -81,12 +87,12 @@ def init_sharded(
         `PartitionSpec` objects, or a function of the model that returns one, such as `fsdp`.
 
     Returns:
-      The result of `make`. An array without a declared sharding is replicated. Random numbers do not depend on the
-      mesh.
+      The result of `make`. An array without a declared sharding is replicated. The numbers are those of `make` without
+      a mesh, bit by bit where they are what an initializer draws.
 
     Raises:
       ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions. `make`
-        does not return a model, or `shardings` is not valid.
+        does not return a model, or `shardings` is not valid. Of several processes, one makes other values.
 
     >>> import declax as dx
     >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -99,7 +105,8 @@ def init_sharded(
 
     def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
         later = Rules(sharding_rules._current.get().pairs, "later")
-        with sharding_rules(later):  # what does not fit is found below, with its path, or has other shardings
+        # What does not fit the mesh is found below, with its path, or has other shardings.
+        with sharding_rules(later), apart(True):
             result = function(*args, **kwargs)
         _place(result, shardings)
         return result
@@ -116,7 +123,13 @@ def init_sharded(
                 got="None",
                 fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
             )
-        return jit(made)()
+        devices = jax.sharding.get_mesh()
+
+        def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+            check_same_program("init_sharded", program, arguments, devices)
+            return run_by_leaf(program, arguments)
+
+        return jit(made).trace().interpreted(run)()
 
 
 def _maker(make: Any) -> Callable[..., Any]:

@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+import jax
+
 from declax.errors import TransformError
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.commit import run, wait
@@ -73,6 +75,15 @@ class Traced(Stage[R]):
             self._program.explain(self._call, error)
             raise
         return Lowered(lowered, self._program, self._bind_arguments, self._call)
+
+    def interpreted(self, interpret: Callable[[Any, Sequence[Any]], list[Any]]) -> Compiled[R]:
+        """The function, run by an interpreter of its `jaxpr`, which takes that and its arguments, in place of XLA."""
+        program, tree = self._stage.jaxpr, jax.tree.structure(self._stage.out_info)
+
+        def run(*leaves: Any) -> Any:
+            return jax.tree.unflatten(tree, interpret(program, jax.tree.leaves(leaves)))
+
+        return Compiled(run, self._program, self._bind_arguments, self._call)
 
     def check_unchanging(self, where: str) -> None:
         """Raises TransformError if the function changes its arguments, or returns models, which a file cannot hold."""

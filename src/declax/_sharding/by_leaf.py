@@ -1,0 +1,131 @@
+"""Programs that make models, run leaf by leaf: equal layers share what is compiled, within a model and later ones.
+
+A program that makes 48 blocks makes the same kinds of arrays 48 times, from other keys. XLA would compile each anew.
+Here keys and other small values are computed first, operation by operation. Then each leaf has a program of its own,
+from small values to the leaf with its sharding. It is the same one for all leaves that are made alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import jax
+from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
+
+from declax import _jax
+from declax._typing import Immutable
+
+SMALL: Final = 16
+"""Arrays of up to this many elements are computed operation by operation."""
+
+TWICE: Final = 2
+"""How many times an equation may run on average, since several leaves need what it gives."""
+
+KEPT: Final = 512
+"""How many programs of leaves are kept."""
+
+
+class LeafProgram(Immutable):
+    """How a leaf is made from small values; equal for leaves that are made alike.
+
+    Attributes:
+      steps: for each equation its primitive, its parameters, and what it reads and gives, numbered in order.
+      program: the equations.
+    """
+
+    steps: tuple[Hashable, ...]
+    program: ClosedJaxpr
+
+    def __init__(self, program: ClosedJaxpr) -> None:
+        number: dict[Any, int] = {}
+
+        def numbered(var: Any) -> Hashable:
+            if isinstance(var, Literal):
+                return str(var.aval), repr(var.val)
+            return number.setdefault(var, len(number)), str(var.aval)
+
+        steps = [tuple(map(numbered, program.jaxpr.invars))]
+        for equation in program.jaxpr.eqns:
+            of = tuple([(name, _identity(value)) for name, value in sorted(equation.params.items())])
+            steps.append((equation.primitive, of, *map(numbered, equation.invars), *map(numbered, equation.outvars)))
+        vars(self).update(steps=(*steps, *map(numbered, program.jaxpr.outvars)), program=program)
+
+    def __eq__(self, other: object) -> bool:
+        return self.steps == other.steps if isinstance(other, LeafProgram) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
+
+
+def _identity(value: Any) -> Hashable:
+    """A parameter of an equation by its value, or else by its identity, which the program keeps alive."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value, type(value)
+
+
+@functools.lru_cache(KEPT)
+def _compiled(leaf: LeafProgram) -> Any:
+    return jax.jit(jaxpr_as_fun(leaf.program))
+
+
+def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
+    """Runs a program, leaf by leaf if that is better than the whole of it."""
+    values: dict[Any, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    values.update(zip(program.jaxpr.invars, arguments, strict=True))
+    early, makers = _split(program.jaxpr.eqns, set(values))
+    slices = [_slice(var, makers) for var in program.jaxpr.outvars]
+    if program.effects or sum(map(len, slices)) > TWICE * len(program.jaxpr.eqns):
+        return list(jax.jit(jaxpr_as_fun(program))(*arguments))
+    _jax.run_equations(program.jaxpr, early, values)
+    found = []
+    for var, equations in zip(program.jaxpr.outvars, slices, strict=True):
+        if equations:
+            inputs = [*dict.fromkeys(v for e in equations for v in _variables(e.invars) if v in values)]
+            run = _compiled(LeafProgram(_jax.part_of(program.jaxpr, inputs, equations, [var])))
+            found += run(*map(values.__getitem__, inputs))
+        else:
+            found.append(_jax.value_of(var, values))
+    return found
+
+
+_Makers: TypeAlias = "dict[Any, tuple[int, Any]]"
+"""The equation that makes each variable, with its number."""
+
+
+def _split(equations: Sequence[Any], known: set[Any]) -> tuple[list[Any], _Makers]:
+    """The equations from small values to small values, and those that make the other variables."""
+    early: list[Any] = []
+    makers: _Makers = {}
+    for number, equation in enumerate(equations):
+        if known.issuperset(_variables(equation.invars)) and all(map(_is_small, equation.outvars)):
+            early.append(equation)
+            known.update(equation.outvars)
+        else:
+            makers.update((var, (number, equation)) for var in equation.outvars)
+    return early, makers
+
+
+def _slice(var: Any, makers: _Makers) -> list[Any]:
+    """The equations that a leaf needs, in order."""
+    found: dict[int, Any] = {}
+    waiting = _variables([var])
+    while waiting:
+        number, equation = makers.get(waiting.pop(), (-1, None))
+        if equation is not None and number not in found:
+            found[number] = equation
+            waiting += _variables(equation.invars)
+    return [found[number] for number in sorted(found)]
+
+
+def _variables(inputs: Iterable[Any]) -> list[Any]:
+    return [var for var in inputs if not isinstance(var, Literal)]
+
+
+def _is_small(var: Any) -> bool:
+    return isinstance(var, DropVar) or math.prod(getattr(var.aval, "shape", ())) <= SMALL
