@@ -20,9 +20,11 @@ from declax._fields.specifiers import KW_ONLY, data, field, static
 from declax._lazy import lazy_names
 from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
-from declax._variables.kinds import Cache
-from declax._variables.metadata import EMPTY
+from declax._variables.kinds import Cache, Param
+from declax._variables.metadata import AXES, EMPTY, Metadata
+from declax._variables.placement import make_spec, sharding_at_creation
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
+from declax.initializers import zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, decide, field_of, no_random_numbers
 from declax.nn._defaults import Made, OutSharding, default_bias_init, default_kernel_init
@@ -125,6 +127,15 @@ def _norm_of_heads(metadata: Mapping[str, Any]) -> LayerNorm | None:
         scale_metadata=metadata,
     )
     return when(_Heads.normalize_qk, norm)
+
+
+def _sharding_of_keys(kernel: Param[jax.Array] | None, ndim: int) -> jax.NamedSharding | None:
+    """Where keys are that a kernel on a mesh makes, as far as the kernel decides: heads and their features."""
+    sharding = None if kernel is None or isinstance(kernel.value, Tracer) else kernel.value.sharding
+    if not isinstance(sharding, jax.NamedSharding) or kernel is None:
+        return None
+    entries = [*sharding.spec, *[None] * (kernel.ndim - len(sharding.spec))]
+    return jax.NamedSharding(sharding.mesh, make_spec(*[None] * (ndim - 2), *entries[-2:]))
 
 
 @dataclass
@@ -334,12 +345,17 @@ class MultiHeadAttention(_Heads):
         output = self.out(x, out_sharding=out_sharding)
         return output if is_beyond is False else jnp.where(is_beyond, jnp.nan, output)
 
-    def init_cache(self, input_shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> None:
+    def init_cache(
+        self, input_shape: tuple[int, ...], dtype: Dtype = jnp.float32, *, metadata: Mapping[str, Any] = EMPTY
+    ) -> None:
         """Makes an empty cache; in a stack of layers, one for each layer.
 
         Args:
           input_shape: ``(*batch, length, in_features)``; `length` is how many positions the cache has.
           dtype: dtype of the cache.
+          metadata: metadata of the keys and values, of axes ``(*batch, length, heads, head_features)``, such as
+            ``{"out_sharding": ("batch", None, "heads", None)}``. Without `out_sharding`, the cache is on the mesh of
+            the kernel of `key`, with the same split of heads and their features.
 
         Raises:
           LayerError: the last size is not that of inputs.
@@ -363,8 +379,12 @@ class MultiHeadAttention(_Heads):
         kernel = getattr(self.key, "kernel", None)  # a program may have replaced the layer
         stack = () if kernel is None else kernel.shape[:-3]  # the axes of the layers in a `Stacked`
         shape = (*stack, *input_shape[:-1], self._kv_heads, self.head_dim)
-        self.cached_key = Cache(jnp.zeros(shape, dtype))
-        self.cached_value = Cache(jnp.zeros(shape, dtype))
+        place: Any = _sharding_of_keys(kernel, len(shape))
+        if AXES in metadata:
+            metadata = {**metadata, AXES: (*[None] * len(stack), *metadata[AXES])}
+            place = sharding_at_creation(field_of(self, "init_cache"), Metadata.of(metadata), shape)
+        self.cached_key = Cache(zeros(None, shape, dtype, out_sharding=place), **metadata)
+        self.cached_value = Cache(zeros(None, shape, dtype, out_sharding=place), **metadata)
         self.cache_index = Cache(jnp.zeros(stack, jnp.int32))
 
     def set_view(
@@ -373,6 +393,7 @@ class MultiHeadAttention(_Heads):
         decode: bool | None = None,
         batch_size: int | tuple[int, ...] | None = None,
         max_length: int | None = None,
+        cache_metadata: Mapping[str, Any] = EMPTY,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Sets attributes of a view; called by `dx.view`.
@@ -382,6 +403,7 @@ class MultiHeadAttention(_Heads):
           decode: use the cache.
           batch_size: with `max_length`, makes an empty cache for such a batch.
           max_length: how many positions the cache has.
+          cache_metadata: metadata of the cache, as of `init_cache`.
           **kwargs: arguments for other layers.
 
         Returns:
@@ -393,7 +415,8 @@ class MultiHeadAttention(_Heads):
             self.decode = decode
         if batch_size is not None and max_length is not None:
             batch = (batch_size,) if isinstance(batch_size, int) else batch_size
-            self.init_cache((*batch, max_length, self.in_features), jnp.float32 if self.dtype is None else self.dtype)
+            dtype = jnp.float32 if self.dtype is None else self.dtype
+            self.init_cache((*batch, max_length, self.in_features), dtype, metadata=cache_metadata)
         return kwargs
 
     def _rotated(self, rope: RoPE, query: jax.Array, key: jax.Array, decodes: bool) -> tuple[jax.Array, jax.Array]:
