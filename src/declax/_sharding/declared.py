@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh
 
+from declax._classes.assignment import is_near_miss
 from declax._graph.nodes import plain_key
 from declax._state.definition import LeafDef, StateDef
 from declax._typing import Path, Shape
@@ -16,15 +17,17 @@ from declax._variables.placement import (
     AnyMesh,
     Misfit,
     checked_mesh,
+    declared_names,
     declared_sharding,
     declared_spec,
     make_spec,
     placed,
     report,
+    sharding_rules,
 )
 from declax._variables.variable import Variable
 from declax.errors import ShardingError, describe, format_path
-from declax.transforms._engine.prefixes import StateSharding, label_at
+from declax.transforms._engine.prefixes import StateSharding, held_at
 
 A = TypeVar("A")
 
@@ -123,6 +126,22 @@ def shardings_of_leaves(
     Raises:
       ShardingError: what does not fit the mesh, with paths and dimensions.
     """
+    found, misfits = resolve_leaves(where, definition, values, mesh, labels, held)
+    report(where, misfits, mesh)
+    return found
+
+
+def resolve_leaves(
+    where: str,
+    definition: StateDef,
+    values: Sequence[Any],
+    mesh: AnyMesh,
+    labels: StateSharding | None = None,
+    held: Callable[[Path, Any], Any] = lambda path, array: None,
+) -> tuple[list[Any], list[Misfit]]:
+    """As `shardings_of_leaves`, with what does not fit in place of an error."""
+    if labels is not None:
+        labels.check_leaves(where, definition.paths)
     misfits: list[Misfit] = []
     found: list[Any] = []
     for path, leaf_def, value in zip(definition.paths, definition.leaf_defs, values, strict=True):
@@ -134,8 +153,36 @@ def shardings_of_leaves(
                 arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, labels)
                 misfits.extend(wrong)
         found.append(jax.tree.unflatten(tree, arrays))
-    report(where, misfits, mesh)
-    return found
+    if labels is None and not misfits:  # which name a rule that is near
+        check_rules(where, names_of_leaves(definition))
+    return found, misfits
+
+
+def names_of_leaves(definition: StateDef) -> set[str]:
+    """The names of axes that the Variables of a graph declare."""
+    leaf_defs = (leaf_def for leaf_def in definition.leaf_defs if leaf_def is not None and leaf_def[1].axes is not None)
+    return {name for leaf_def in leaf_defs for name in declared_names(leaf_def[1], leaf_def[0].__name__)}
+
+
+def unused_rules(names: Collection[str]) -> list[str]:
+    """The names of rules that no Variable declares: those of activations, and of other models."""
+    return [name for name, _ in sharding_rules._current.get().pairs if name not in names]
+
+
+def check_rules(where: str, names: Collection[str]) -> None:
+    """Raises for an unused rule whose name is a near miss of a declared name without a rule."""
+    unused = unused_rules(names)
+    ruled = {name for name, _ in sharding_rules._current.get().pairs}
+    for name in unused:
+        near = next((known for known in sorted(names) if known not in ruled and is_near_miss(name, known)), None)
+        if near is not None:
+            raise ShardingError(
+                f"{where}, sharding_rules",
+                f"no Variable declares the name {name!r} of this rule",
+                expected=", ".join(map(repr, sorted(names))),
+                got=repr(name),
+                fix=f"dx.sharding_rules({{..., {near!r}: ...}})",
+            )
 
 
 def _sharding_of_leaf(
@@ -143,7 +190,7 @@ def _sharding_of_leaf(
 ) -> tuple[jax.NamedSharding, list[Misfit]]:
     metadata = _metadata_of(leaf_def)
     if labels is not None:
-        spec = label_at(labels, path, leaf_def, value, "shardings")
+        spec = labels.label_of(path, held_at(leaf_def, value), "shardings")
         metadata = Metadata.of({**metadata, AXES: make_spec() if spec is None else spec})
     return declared_sharding(format_path(path), metadata, shape, mesh)
 
@@ -163,8 +210,10 @@ def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Sta
         context: Any = jax.sharding.use_abstract_mesh
         with context(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
             labels = shardings(tree)
-    if labels is None or isinstance(labels, StateSharding):
-        return labels
+    if labels is None:
+        return None
+    if isinstance(labels, StateSharding):
+        return labels.on(mesh)
     raise ShardingError(
         f"{where}.shardings",
         "these are not shardings by filter",

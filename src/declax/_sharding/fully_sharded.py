@@ -85,23 +85,33 @@ def fsdp(
         )
     state = state_of(model)
     paths: dict[Any, list[Path]] = {}
+    reasons: dict[Path, str] = {}
     whole: list[_Whole] = []
     sizes = sizes_of(devices)
+    count = math.prod(sizes[name] for name in axes)
     declared = shardings_of_leaves("fsdp", state.definition, state.leaves, devices)
     for path, value, sharding in zip(state.paths, state.leaves, declared, strict=True):
         shape = getattr(value, "shape", ())
         entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))] if shape else []
+        before, is_split = [*entries], any(map(names_of_entry, entries))
         if math.prod(shape) >= min_size:
             _split(entries, shape, axes, sizes)
             if not any(map(names_of_entry, entries)):
                 whole.append(_Whole(path, value))
+                reasons[path] = f"replicated: no dimension is a multiple of {count}"
+        elif not is_split:
+            reasons[path] = f"replicated: fewer than {min_size} elements"
+        if entries != before:
+            reasons[path] = "fsdp"
         while entries and entries[-1] is None:
             entries.pop()
         paths.setdefault(make_spec(*entries), []).append(path)
-    _warn_of(whole, measure(state)[1], axis, math.prod(sizes[name] for name in axes))
+    _warn_of(whole, measure(state)[1], axis, count)
     rest = make_spec()
     labels = {PathIn(*found): spec for spec, found in paths.items() if spec != rest} | {...: rest}
-    return StateSharding({f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()})
+    return StateSharding(
+        {f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()}, reasons
+    )
 
 
 def _split(entries: list[Any], shape: Shape, axes: tuple[str, ...], sizes: dict[str, int]) -> None:

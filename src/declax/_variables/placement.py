@@ -253,7 +253,26 @@ def declared_sharding(
     """
     names = () if metadata.axes is None else _names(metadata.axes, where)
     spec, problems = _resolve(names, tuple(shape), _rules_of(metadata, where), mesh)
-    return NamedSharding(mesh, spec), [Misfit(where, *problem) for problem in problems]
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    kind = axes.memory_kind if isinstance(axes, NamedSharding) else None
+    return NamedSharding(mesh, spec, memory_kind=kind), [Misfit(where, *problem) for problem in problems]
+
+
+def declared_names(metadata: Metadata, where: str) -> list[str]:
+    """The names of axes that a Variable declares; those of a sharding are axes of its mesh."""
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    if axes is None or isinstance(axes, NamedSharding):
+        return []
+    return [part for name in _names(axes, where) for part in several(name) if isinstance(part, str)]
+
+
+def rules_of(metadata: Metadata, where: str) -> dict[str, Any]:
+    """What logical names stand for in a Variable: by the rules of the context, and its own.
+
+    Raises:
+      ShardingError: they contradict each other.
+    """
+    return dict(_rules_of(metadata, where).pairs)
 
 
 def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh, *, is_traced: bool = False) -> None:
@@ -315,6 +334,8 @@ def _rules_of(metadata: Metadata, where: str) -> Rules:
     """
     rules: Rules = sharding_rules._current.get()
     own = metadata.get("sharding_rules")
+    if isinstance(metadata.axes, NamedSharding):  # whose names are axes of its mesh
+        return Rules((), rules.otherwise)
     if not own:
         return rules
     together = dict(rules.pairs)
@@ -560,9 +581,16 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
     if _jax.current_trace() is _jax.TOP:
         is_there = is_abstract or getattr(value, "sharding", None) == sharding
         return value if is_there else jax.device_put(value, sharding)
-    if isinstance(sharding, Format) or not _is_explicit(target):
-        return _constrain(value, sharding)
-    return reshard(value, target)
+    is_constrained = isinstance(sharding, Format) or not _is_explicit(target)
+    moved = _constrain(value, sharding) if is_constrained else reshard(value, target)
+    return jax.device_put(moved, jax.memory.Space.Host) if is_in_host_memory(target) else moved  # constraints drop it
+
+
+def is_in_host_memory(sharding: NamedSharding) -> bool:
+    """Whether a sharding is in the memory of the host, and not in that of its devices."""
+    mesh, kind = sharding.mesh, sharding.memory_kind
+    is_default = isinstance(mesh, Mesh) and kind == mesh.devices.flat[0].default_memory().kind
+    return kind is not None and "host" in kind and not is_default
 
 
 def _is_explicit(sharding: NamedSharding) -> bool:

@@ -1,0 +1,185 @@
+"""`plan`: from declared names, rules and strategies to a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from declax._filters import as_written
+from declax._graph.api import state as state_of
+from declax._graph.nodes import plain_key
+from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
+from declax._sharding.plans import DEVICE, Plan, PlanEntry, count_of
+from declax._state.definition import LeafDef
+from declax._typing import Path
+from declax._variables.metadata import EMPTY
+from declax._variables.placement import (
+    AnyMesh,
+    AxisRules,
+    context_mesh,
+    declared_names,
+    is_in_host_memory,
+    names_of_entry,
+    report,
+    rules_of,
+    sharding_rules,
+    sizes_of,
+)
+from declax.errors import ShardingError, format_path
+from declax.transforms._engine.prefixes import StateSharding
+
+Held = Callable[[Path, Any], NamedSharding | None]
+"""Where an array at a path is, if that decides."""
+
+
+def plan(
+    model: Any,
+    mesh: AnyMesh | Mapping[str, int] | None = None,
+    strategy: Shardings = None,
+    *,
+    rules: AxisRules | None = None,
+) -> Plan:
+    """The plan of a model on a mesh: where each array is, why, and its bytes on each device. No device is needed.
+
+    Args:
+      model: a model, an optimizer, or a container of these, such as ``{"model": model, "optimizer": optimizer}``; may
+        be abstract.
+      mesh: the devices, or the sizes of the axes by name; None for the mesh of `jax.set_mesh`, or else that of the
+        arrays.
+      strategy: where arrays belong: a function of the model, such as `fsdp`; a `StateSharding`, or a plan. None for
+        where they are, if that is such a mesh, or else where their Variables declare.
+      rules: as for `sharding_rules`; None for the rules of the context.
+
+    Returns:
+      The plan. Print it, or give it to `init_sharded`, `load` and `jit`.
+
+    Raises:
+      ShardingError: there is no mesh; declared names or a plan do not fit it; or a rule is a near miss of a declared
+        name.
+
+    Warns:
+      ReplicationWarning: declared names split some arrays, and large ones that are whole on each device have more than
+        a tenth of the bytes.
+
+    >>> import declax as dx
+    >>> model = dx.eval_shape(lambda: dx.Linear(512, 512, rngs=dx.Rngs(0)))
+    >>> found = dx.plan(model, {"data": 64, "model": 4}, dx.fsdp)
+    >>> found["kernel"].spec, found["kernel"].nbytes, found["bias"].reason
+    (P('data',), 16384, 'replicated: fewer than 4096 elements')
+    """
+    devices = _mesh(model, mesh)
+    with contextlib.nullcontext() if rules is None else sharding_rules(rules):
+        labels = labels_of("plan", strategy, model, devices)
+        rows = rows_of("plan", model, devices, labels, lambda path, array: own_sharding(array, devices))
+        unused = unused_rules(names_of_leaves(state_of(model).definition))
+    return Plan([entry for entry, _ in rows], devices, unused)
+
+
+def _mesh(model: Any, mesh: AnyMesh | Mapping[str, int] | None) -> AnyMesh:
+    """The mesh that was given, that of the context, or that of the arrays."""
+    if mesh is not None:
+        return mesh if isinstance(mesh, (Mesh, AbstractMesh)) else abstract_mesh(mesh)
+    found = context_mesh() or mesh_of_arrays(model)
+    if found is None:
+        raise ShardingError(
+            "plan",
+            "there is no mesh",
+            expected="mesh=, a call under jax.set_mesh, or arrays on a mesh",
+            got="None",
+            fix='dx.plan(model, {"data": 64, "model": 4})',
+        )
+    return found
+
+
+def mesh_of_arrays(model: Any) -> AnyMesh | None:
+    """The first mesh on which an array of a model is."""
+    shardings = (getattr(array, "sharding", None) for array in jax.tree.leaves(state_of(model).leaves))
+    return next((sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)), None)
+
+
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """A mesh without devices."""
+    given: Any = sizes
+    if not isinstance(given, Mapping) or not all(type(size) is int and size > 0 for size in given.values()):
+        raise ShardingError(
+            "mesh",
+            "this is not a mesh",
+            expected="a Mesh, or the sizes of its axes by name",
+            got=repr(sizes),
+            fix='{"data": 4, "model": 2}',
+        )
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
+
+
+def own_sharding(array: Any, mesh: AnyMesh) -> NamedSharding | None:
+    """Where an array is, if that is a mesh of these sizes."""
+    sharding = getattr(array, "sharding", None)
+    is_there = isinstance(sharding, NamedSharding) and sizes_of(sharding.mesh) == sizes_of(mesh)
+    return sharding if is_there else None
+
+
+def rows_of(
+    where: str, model: Any, mesh: AnyMesh, labels: StateSharding | None, held: Held
+) -> list[tuple[PlanEntry, Any]]:
+    """An entry for each array of a model, and the Variable that holds it.
+
+    Without labels, an array for which `held` gives a sharding has that one.
+
+    Raises:
+      ShardingError: what does not fit the mesh, with paths and dimensions.
+    """
+    state, sizes = state_of(model), sizes_of(mesh)
+    there = held if labels is None else lambda path, array: None
+    places, misfits = resolve_leaves(where, state.definition, state.leaves, mesh, labels, there)
+    report(where, misfits, mesh)
+    texts: dict[str, list[str]] = {}
+    for misfit in misfits:
+        texts.setdefault(misfit.where, []).append(misfit.text)
+    rows: list[tuple[PlanEntry, Any]] = []
+    for (path, variable), leaf_def, tree in zip(state._read_pairs(), state.definition.leaf_defs, places, strict=True):
+        arrays, _ = jax.tree_util.tree_flatten_with_path(getattr(variable, "raw_value", variable))
+        for (keys, array), sharding in zip(arrays, jax.tree.leaves(tree), strict=True):
+            if not hasattr(array, "dtype"):
+                continue
+            shape, whole = tuple(array.shape), math.prod(array.shape) * int(array.dtype.itemsize)
+            reason = "placed" if there(path, array) else _reason(path, leaf_def, variable, labels, texts)
+            if not any(map(names_of_entry, sharding.spec)) and not reason.startswith(("placed", "replicated")):
+                reason = f"replicated: {reason}"
+            entry = PlanEntry(
+                (*path, *map(plain_key, keys)),
+                shape,
+                str(array.dtype),
+                sharding.spec,
+                whole // count_of(sharding.spec, sizes),
+                whole,
+                str(sharding.memory_kind) if is_in_host_memory(sharding) else DEVICE,
+                reason,
+            )
+            rows.append((entry, variable))
+    return rows
+
+
+def _reason(
+    path: Path, leaf_def: LeafDef, held: Any, labels: StateSharding | None, misfits: Mapping[str, Sequence[str]]
+) -> str:
+    """Why an array has its spec, unless it is there already."""
+    where = format_path(path)
+    if where in misfits:
+        return f"replicated: {'; '.join(misfits[where])}"
+    if labels is not None:
+        number = labels.number_of(path, held)
+        if labels.reasons is None and number is not None:
+            return f"strategy {as_written(labels.filters[number])}"
+        if labels.reasons is not None and path in labels.reasons:
+            return labels.reasons[path]
+    metadata = EMPTY if leaf_def is None else leaf_def[1]
+    if metadata.axes is None:
+        return "replicated: no names"
+    rules = rules_of(metadata, where)
+    used = {name: rules[name] for name in declared_names(metadata, where) if name in rules}
+    return f"rule {', '.join(f'{name}={target}' for name, target in used.items())}" if used else "declared"
