@@ -15,6 +15,7 @@ from declax._graph.api import state as state_of
 from declax._graph.nodes import plain_key
 from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
 from declax._sharding.plans import DEVICE, Plan, PlanEntry, count_of
+from declax._sharding.whole import Whole, warn_of_whole
 from declax._state.definition import LeafDef
 from declax._typing import Path
 from declax._variables.metadata import EMPTY
@@ -32,6 +33,9 @@ from declax._variables.placement import (
 )
 from declax.errors import ShardingError, format_path
 from declax.transforms._engine.prefixes import StateSharding
+
+MIN_SIZE = 4096
+"""The number of elements from which on an array that is whole is worth a warning."""
 
 Held = Callable[[Path, Any], NamedSharding | None]
 """Where an array at a path is, if that decides."""
@@ -72,12 +76,28 @@ def plan(
     >>> found["kernel"].spec, found["kernel"].nbytes, found["bias"].reason
     (P('data',), 16384, 'replicated: fewer than 4096 elements')
     """
+    model = dict(model) if isinstance(model, dict) else model  # what `load` returns is a dict of another class
     devices = _mesh(model, mesh)
     with contextlib.nullcontext() if rules is None else sharding_rules(rules):
         labels = labels_of("plan", strategy, model, devices)
         rows = rows_of("plan", model, devices, labels, lambda path, array: own_sharding(array, devices))
         unused = unused_rules(names_of_leaves(state_of(model).definition))
-    return Plan([entry for entry, _ in rows], devices, unused)
+    made = Plan([entry for entry, _ in rows], devices, unused)
+    if labels is None or labels.reasons is None:  # `fsdp` has warned
+        _warn_of_replicated(made)
+    return made
+
+
+def _warn_of_replicated(made: Plan) -> None:
+    """Warns of large arrays that are whole, if others are split: a model whose arrays are all whole is meant to be."""
+    if len(made.replicated) == len(made):
+        return
+    large = [
+        Whole(entry.path, entry.shape_text, entry.whole, entry.shape)
+        for entry in made.replicated
+        if math.prod(entry.shape) >= MIN_SIZE
+    ]
+    warn_of_whole("plan", "while others are split", large, made.whole, max(sizes_of(made.mesh).values()))
 
 
 def _mesh(model: Any, mesh: AnyMesh | Mapping[str, int] | None) -> AnyMesh:
@@ -133,7 +153,7 @@ def rows_of(
     Raises:
       ShardingError: what does not fit the mesh, with paths and dimensions.
     """
-    state, sizes = state_of(model), sizes_of(mesh)
+    state = state_of(model)
     there = held if labels is None else lambda path, array: None
     places, misfits = resolve_leaves(where, state.definition, state.leaves, mesh, labels, there)
     report(where, misfits, mesh)
@@ -146,22 +166,20 @@ def rows_of(
         for (keys, array), sharding in zip(arrays, jax.tree.leaves(tree), strict=True):
             if not hasattr(array, "dtype"):
                 continue
-            shape, whole = tuple(array.shape), math.prod(array.shape) * int(array.dtype.itemsize)
             reason = "placed" if there(path, array) else _reason(path, leaf_def, variable, labels, texts)
             if not any(map(names_of_entry, sharding.spec)) and not reason.startswith(("placed", "replicated")):
                 reason = f"replicated: {reason}"
-            entry = PlanEntry(
-                (*path, *map(plain_key, keys)),
-                shape,
-                str(array.dtype),
-                sharding.spec,
-                whole // count_of(sharding.spec, sizes),
-                whole,
-                str(sharding.memory_kind) if is_in_host_memory(sharding) else DEVICE,
-                reason,
-            )
-            rows.append((entry, variable))
+            rows.append((entry_of((*path, *map(plain_key, keys)), array, sharding, reason), variable))
     return rows
+
+
+def entry_of(path: Path, array: Any, sharding: NamedSharding, reason: str) -> PlanEntry:
+    """The entry of an array, or of its shape."""
+    shape, spec = tuple(array.shape), sharding.spec
+    whole = math.prod(shape) * int(array.dtype.itemsize)
+    local = whole // count_of(spec, sizes_of(sharding.mesh))
+    memory = str(sharding.memory_kind) if is_in_host_memory(sharding) else DEVICE
+    return PlanEntry(path, shape, str(array.dtype), spec, local, whole, memory, reason)
 
 
 def _reason(

@@ -357,6 +357,12 @@ def mesh_of_plan(shardings: Any) -> Mesh | None:
     return shardings.mesh if is_of_devices and context_mesh() is None else None
 
 
+def of_item(shardings: Any, name: str) -> Any:
+    """The part of a plan that is of an item of a checkpoint, or the plan of each; other shardings as they are."""
+    is_of_items = isinstance(shardings, Plan) and any(entry.path[:1] == (name,) for entry in shardings.entries)
+    return shardings.part(name) if is_of_items else shardings
+
+
 @dataclass(frozen=True)
 class PlanDifference:
     """The difference of two plans: which arrays a run that resumes with the second one divides differently.

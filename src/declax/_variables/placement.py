@@ -478,6 +478,25 @@ def _mesh_at_creation(metadata: Metadata) -> AnyMesh | None:
     return None if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types) else mesh
 
 
+def _warn_without_mesh(where: str, value: Any, metadata: Metadata) -> None:
+    """Warns once of rules that have no effect, since there are several devices and no mesh of them."""
+    rules: Rules = sharding_rules._current.get()
+    is_placed_here = metadata.axes is not None and metadata.get("eager_sharding", using_eager_sharding())
+    is_on_mesh = isinstance(getattr(value, "sharding", None), NamedSharding) or mesh_of(metadata) is not None
+    if not is_placed_here or is_on_mesh or _jax.current_trace() is not _jax.TOP:
+        return
+    used = {name for name, _ in rules.pairs}.intersection(declared_names(metadata, where))
+    text = "sharding_rules: there is no mesh"
+    if used and text not in rules.reported and jax.device_count() > 1:
+        rules.reported.add(text)
+        warnings.warn(
+            f"{text}, so that {where} and what follows lie on one of {jax.device_count()} devices.\n"
+            "  fix: with jax.set_mesh(mesh), dx.sharding_rules(rules): ...",
+            errors.ReplicationWarning,
+            stacklevel=_jax.level_of_user(sys._getframe()),
+        )
+
+
 def _report_traced(value: Any, metadata: Metadata) -> None:
     """Reports the dimensions of a value of another shape that the mesh does not divide; XLA places it."""
     mesh = _mesh_at_creation(metadata)
@@ -494,6 +513,8 @@ def placed(where: str, value: Any, metadata: Metadata, *, is_new: bool = True) -
     if not isinstance(value, (jax.Array, np.ndarray)):
         return value
     sharding = sharding_at_creation(where, metadata, value.shape, is_new=is_new)
+    if sharding is None and sharding_rules._current.get().pairs:
+        _warn_without_mesh(where, value, metadata)
     return value if sharding is None else put(value, sharding)
 
 
