@@ -88,7 +88,7 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
     misfits: list[Misfit] = []
 
     def sharding_of(path: Path, leaf_def: LeafDef, value: Any) -> jax.NamedSharding:
-        found, wrong = _sharding_of_leaf(path, leaf_def, value, value.shape, mesh, labels)
+        found, wrong = _sharding_of_leaf("get_named_sharding", path, leaf_def, value, value.shape, mesh, labels)
         misfits.extend(wrong)
         return found
 
@@ -104,7 +104,7 @@ def _map(tree: A, of: Callable[[Path, LeafDef, Any], Any]) -> A:
         path = tuple(map(plain_key, keys))
         if not isinstance(leaf, Variable):
             return of(path, None, leaf) if hasattr(leaf, "shape") else None
-        leaf_def = type(leaf), leaf._metadata
+        leaf_def = leaf.__class__, leaf._metadata  # the kind, also of what JAX sees of a State
         return leaf.replace(jax.tree.map(lambda array: of(path, leaf_def, array), leaf.raw_value))
 
     mapped: A = jax.tree_util.tree_map_with_path(at, tree, is_leaf=lambda part: isinstance(part, Variable))
@@ -150,7 +150,7 @@ def resolve_leaves(
             arrays[index] = held(path, array)
             if arrays[index] is None:
                 shape = getattr(array, "shape", ())
-                arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, labels)
+                arrays[index], wrong = _sharding_of_leaf(where, path, leaf_def, value, shape, mesh, labels)
                 misfits.extend(wrong)
         found.append(jax.tree.unflatten(tree, arrays))
     if labels is None and not misfits:  # which name a rule that is near
@@ -186,11 +186,11 @@ def check_rules(where: str, names: Collection[str]) -> None:
 
 
 def _sharding_of_leaf(
-    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: StateSharding | None
+    where: str, path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: StateSharding | None
 ) -> tuple[jax.NamedSharding, list[Misfit]]:
     metadata = _metadata_of(leaf_def)
     if labels is not None:
-        spec = labels.label_of(path, held_at(leaf_def, value), "shardings")
+        spec = labels.label_of(path, held_at(leaf_def, value), where)
         metadata = Metadata.of({**metadata, AXES: make_spec() if spec is None else spec})
     return declared_sharding(format_path(path), metadata, shape, mesh)
 

@@ -15,6 +15,7 @@ from declax._graph.iteration import iter_graph
 from declax._sharding.declared import shardings_of_leaves
 from declax._sharding.whole import Whole, warn_of_whole
 from declax._text.arrays import measure, shape_text
+from declax._text.folding import Line
 from declax._typing import Path, Shape
 from declax._variables.placement import (
     AnyMesh,
@@ -83,7 +84,7 @@ def fsdp(
     state = state_of(model)
     paths: dict[Any, list[Path]] = {}
     reasons: dict[Path, str] = {}
-    whole: list[Whole] = []
+    whole: list[Line[Whole]] = []
     stacked = _axes_of_stacks(model, state.paths, state.leaves)
     sizes = sizes_of(devices)
     count = math.prod(sizes[name] for name in axes)
@@ -95,7 +96,7 @@ def fsdp(
         if math.prod(shape) >= min_size:
             _split(entries, shape, axes, sizes, skipped := stacked(path, shape))
             if not any(map(names_of_entry, entries)):
-                whole.append(Whole(path, shape_text(value), measure(value)[1], shape[skipped:]))
+                whole.append(Line(path, Whole(shape_text(value), measure(value)[1], shape[skipped:])))
                 reasons[path] = f"replicated: no dimension is a multiple of {count}"
         elif not is_split:
             reasons[path] = f"replicated: fewer than {min_size} elements"

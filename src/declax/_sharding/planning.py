@@ -14,9 +14,10 @@ from declax._filters import as_written
 from declax._graph.api import state as state_of
 from declax._graph.nodes import plain_key
 from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
-from declax._sharding.plans import DEVICE, Plan, PlanEntry, count_of
+from declax._sharding.plans import DEVICE, Plan, PlanEntry, abstract_mesh, count_of, without_rest
 from declax._sharding.whole import Whole, warn_of_whole
 from declax._state.definition import LeafDef
+from declax._text.folding import Line
 from declax._typing import Path
 from declax._variables.metadata import EMPTY
 from declax._variables.placement import (
@@ -93,9 +94,9 @@ def _warn_of_replicated(made: Plan) -> None:
     if len(made.replicated) == len(made):
         return
     large = [
-        Whole(entry.path, entry.shape_text, entry.whole, entry.shape)
-        for entry in made.replicated
-        if math.prod(entry.shape) >= MIN_SIZE
+        Line(entry.path, Whole(entry.shape_text, entry.whole, entry.shape))
+        for entry in made.entries
+        if entry.is_whole and math.prod(entry.shape) >= MIN_SIZE
     ]
     warn_of_whole("plan", "while others are split", large, made.whole, max(sizes_of(made.mesh).values()))
 
@@ -120,20 +121,6 @@ def mesh_of_arrays(model: Any) -> AnyMesh | None:
     """The first mesh on which an array of a model is."""
     shardings = (getattr(array, "sharding", None) for array in jax.tree.leaves(state_of(model).leaves))
     return next((sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)), None)
-
-
-def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """A mesh without devices."""
-    given: Any = sizes
-    if not isinstance(given, Mapping) or not all(type(size) is int and size > 0 for size in given.values()):
-        raise ShardingError(
-            "mesh",
-            "this is not a mesh",
-            expected="a Mesh, or the sizes of its axes by name",
-            got=repr(sizes),
-            fix='{"data": 4, "model": 2}',
-        )
-    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def own_sharding(array: Any, mesh: AnyMesh) -> NamedSharding | None:
@@ -175,7 +162,7 @@ def rows_of(
 
 def entry_of(path: Path, array: Any, sharding: NamedSharding, reason: str) -> PlanEntry:
     """The entry of an array, or of its shape."""
-    shape, spec = tuple(array.shape), sharding.spec
+    shape, spec = tuple(array.shape), without_rest(sharding.spec)
     whole = math.prod(shape) * int(array.dtype.itemsize)
     local = whole // count_of(spec, sizes_of(sharding.mesh))
     memory = str(sharding.memory_kind) if is_in_host_memory(sharding) else DEVICE

@@ -25,6 +25,7 @@ from declax.transforms._engine.prefixes import StateSharding
 
 DEVICE = "device"
 _FORMAT = "declax-plan"
+_VERSION = 1
 _LISTED = 8
 
 
@@ -200,7 +201,9 @@ class Plan(StateSharding):
 
     def write(self, path: str | os.PathLike[str], /) -> None:
         """Writes the plan as a JSON file; its specs may be edited."""
-        text = json.dumps({"format": _FORMAT, "version": 1, **self.to_table()}, indent=1)
+        table = {"format": _FORMAT, "version": _VERSION, **self.to_table()}
+        arrays = ",\n".join(map(json.dumps, table.pop("arrays")))  # one a line, to be edited and compared
+        text = f'{json.dumps(table)[:-1]}, "arrays": [\n{arrays}\n]}}'
         pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
@@ -217,6 +220,13 @@ class Plan(StateSharding):
             table = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ShardingError(os.fspath(path), "this file cannot be read as a plan", got=str(error)) from None
+        if not isinstance(table, dict) or (table.get("format"), table.get("version")) != (_FORMAT, _VERSION):
+            raise ShardingError(
+                os.fspath(path),
+                "this is not a file of a plan",
+                expected=f"{_FORMAT!r} of version {_VERSION}, which plan.write(path) writes",
+                got=repr(table)[:80],
+            )
         return Plan.from_table(os.fspath(path), table)
 
     def to_table(self) -> dict[str, Any]:
@@ -246,13 +256,13 @@ class Plan(StateSharding):
           ShardingError: they do not describe one, or a spec does not fit the mesh.
         """
         try:
-            mesh = AbstractMesh(tuple(table["mesh"].values()), tuple(table["mesh"]))
-            entries = [_entry_of(array, sizes_of(mesh)) for array in table["arrays"]]
+            mesh = abstract_mesh(table["mesh"])
+            entries = [_entry_of(array) for array in table["arrays"]]
             unused = [str(name) for name in table["unused_rules"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"[:200]
             raise ShardingError(where, "this is not a plan", got=got, fix="plan.write(path)") from None
-        return Plan(entries, mesh, unused)
+        return Plan([_measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused)
 
     # --- applied to a model ---
 
@@ -413,7 +423,21 @@ class PlanDifference:
         return f"{aligned(rows, {'path', 'shape', 'from', 'to'})}\n{end}"
 
 
-# --- specs and texts ------------------------------------------------------------
+# --- meshes, specs and texts ------------------------------------------------------------
+
+
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """A mesh without devices."""
+    given: Any = sizes
+    if not isinstance(given, Mapping) or not all(type(size) is int and size > 0 for size in given.values()):
+        raise ShardingError(
+            "mesh",
+            "this is not a mesh",
+            expected="a Mesh, or the sizes of its axes by name",
+            got=repr(sizes),
+            fix='{"data": 4, "model": 2}',
+        )
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def _sharding(mesh: AnyMesh, spec: PartitionSpec, kind: str) -> NamedSharding:
@@ -426,6 +450,14 @@ def _place(entry: PlanEntry, sizes: Mapping[str, int]) -> Any:
     while parts and not parts[-1]:
         parts.pop()
     return entry.shape, parts, entry.memory_kind
+
+
+def without_rest(spec: PartitionSpec) -> PartitionSpec:
+    """A spec without None at its end, which is the same one, and what JAX makes of it in compiled functions."""
+    entries = list(spec)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return make_spec(*entries)
 
 
 def count_of(spec: PartitionSpec, sizes: Mapping[str, int]) -> int:
@@ -469,22 +501,33 @@ def _part_as_json(part: Any) -> Any:
     return list(part) if isinstance(part, tuple) else part
 
 
-def _entry_of(table: Mapping[str, Any], sizes: Mapping[str, int]) -> PlanEntry:
-    """An entry, with its bytes on each device, which follow from its spec."""
-    spec = make_spec(*map(_part_of, table["spec"]))
-    shape, whole = tuple(map(operator.index, table["shape"])), operator.index(table["bytes"])
+def _entry_of(table: Mapping[str, Any]) -> PlanEntry:
+    """An entry without its bytes on each device, which follow from its spec."""
     path = tuple(tuple(key) if isinstance(key, list) else key for key in table["path"])
-    names = [names_of_entry(part) for part in spec]
-    unknown = [name for part in names for name in part if name not in sizes]
-    if unknown or len(spec) > len(shape):
-        problem = f"{unknown[0]!r} is not an axis of the mesh" if unknown else "there are more entries than dimensions"
-        raise ValueError(f"{format_path(path)}: {spec}: {problem}")
-    for size, part in zip(shape, names, strict=False):
-        if size % math.prod(sizes[name] for name in part):
-            raise ValueError(f"{format_path(path)}: {spec}: its size {size} is not a multiple of that of {part}")
-    nbytes = whole // count_of(spec, sizes)
+    shape, whole = tuple(map(operator.index, table["shape"])), operator.index(table["bytes"])
+    spec = without_rest(make_spec(*map(_part_of, table["spec"])))
     texts = (str(table[name]) for name in ("memory_kind", "reason"))
-    return PlanEntry(path, shape, str(table["dtype"]), spec, nbytes, whole, *texts)
+    return PlanEntry(path, shape, str(table["dtype"]), spec, 0, whole, *texts)
+
+
+def _measured(where: str, entry: PlanEntry, sizes: Mapping[str, int]) -> PlanEntry:
+    """An entry with its bytes on each device.
+
+    Raises:
+      ShardingError: the mesh cannot split the array so.
+    """
+    names = [names_of_entry(part) for part in entry.spec]
+    flat = [name for part in names for name in part]
+    fits = set(flat) <= set(sizes) and len(set(flat)) == len(flat) and len(names) <= len(entry.shape)
+    counts = [math.prod(sizes[name] for name in part) for part in names] if fits else []
+    if not fits or any(size % count for size, count in zip(entry.shape, counts, strict=False)):
+        raise ShardingError(
+            f"{where}, {format_path(entry.path)}",
+            "the mesh cannot split an array of this shape so",
+            expected=f"an entry for each dimension of {entry.shape}, with axes of {dict(sizes)} that divide it",
+            got=str(entry.spec),
+        )
+    return replace(entry, nbytes=entry.whole // math.prod(counts))
 
 
 def _part_of(given: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from declax import _jax
 from declax._text.arrays import bytes_text
+from declax._text.folding import Line, folded
 from declax._typing import Path, Shape
 from declax.errors import ReplicationWarning, format_path
 
@@ -22,18 +23,17 @@ class Whole(NamedTuple):
     """A large array that is whole on each device.
 
     Attributes:
-      path, shape_text, nbytes: what it is.
+      shape_text, nbytes: what it is.
       sizes: those of its dimensions that may be split.
     """
 
-    path: Path
     shape_text: str
     nbytes: int
     sizes: Shape
 
-    def text(self, count: int) -> str:
-        """What it is, and how `count` devices, or fewer of them, could split it."""
-        what = f"{format_path(self.path)} {self.shape_text} ({bytes_text(self.nbytes)})"
+    def text(self, path: Path, times: int, count: int) -> str:
+        """What it is, how often, and how `count` devices, or fewer of them, could split it."""
+        what = f"{format_path(path)} {self.shape_text} ({bytes_text(times * self.nbytes)})"
         if any(size % count == 0 for size in self.sizes):
             return f"{what}: give a dimension a name with a rule, or strategy=dx.fsdp"
         largest = max(self.sizes, default=0)
@@ -42,21 +42,21 @@ class Whole(NamedTuple):
         return f"{what}{padded}" + (f", or a mesh axis of {fewer}" if fewer > 1 else "")
 
 
-def warn_of_whole(where: str, why: str, whole: Sequence[Whole], total: int, count: int) -> None:
+def warn_of_whole(where: str, why: str, whole: Sequence[Line[Whole]], total: int, count: int) -> None:
     """Warns of large arrays that are whole on each device, if they have a tenth of all bytes.
 
     Args:
       where: the function that a user has called.
       why: the reason.
-      whole: the arrays.
+      whole: the arrays; equal ones of several layers have one line.
       total: the bytes of all arrays.
       count: the size of the mesh axes that could split them.
     """
-    large = sorted(whole, key=lambda one: -one.nbytes)
-    nbytes = sum(one.nbytes for one in large)
+    nbytes = sum(line.content.nbytes for line in whole)
     if count == 1 or nbytes * _SHARE <= total:
         return
-    lines = [f"  {one.text(count)}" for one in large[:_LISTED]]
+    large = sorted(folded(whole), key=lambda line: -line.times * line.content.nbytes)
+    lines = [f"  {line.content.text(line.path, line.times, count)}" for line in large[:_LISTED]]
     lines += [f"  and {len(large) - _LISTED} more"] if len(large) > _LISTED else []
     text = f"{where}: {bytes_text(nbytes)} of {bytes_text(total)} are whole on each device, {why}:\n"
     warnings.warn(text + "\n".join(lines), ReplicationWarning, stacklevel=_jax.level_of_user(sys._getframe()))
