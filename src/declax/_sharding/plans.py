@@ -80,12 +80,12 @@ class Plan(StateSharding):
     >>> names = {"out_sharding": (None, "model")}
     >>> layer = dx.eval_shape(lambda: dx.Linear(64, 128, kernel_metadata=names, rngs=dx.Rngs(0)))
     >>> print(dx.plan(layer, {"data": 64, "model": 4}))
-    path    shape         spec                bytes  memory  reason
-    ------  ------------  ----------------  -------  ------  --------------------
-    bias    f32[128]      P()                 512 B  device  replicated: no names
-    kernel  f32[64,128]   P(None, 'model')   8.2 KB  device  declared
-    ------  ------------  ----------------  -------  ------  --------------------
-    total                                    8.7 KB          of 33.3 KB
+    path    shape        spec               bytes  memory  reason
+    ------  -----------  ----------------  ------  ------  --------------------
+    bias    f32[128]     P()                512 B  device  replicated: no names
+    kernel  f32[64,128]  P(None, 'model')  8.2 KB  device  declared
+    ------  -----------  ----------------  ------  ------  --------------------
+    total                                  8.7 KB          of 33.3 KB
     on each of 256 devices (data=64, model=4)
     whole on each device: 512 B, 1 of 2 arrays
     """
@@ -190,11 +190,11 @@ class Plan(StateSharding):
         >>> import declax as dx
         >>> layer = dx.eval_shape(lambda: dx.Linear(512, 512, rngs=dx.Rngs(0)))
         >>> print(dx.plan(layer, {"data": 8}, dx.fsdp).compare(dx.plan(layer, {"data": 4}, dx.fsdp)))
-        path    shape         from               to                bytes on each device
-        ------  ------------  -----------------  ---------------  ---------------------
-        kernel  f32[512,512]  P('data',)         P('data',)       131.1 KB -> 262.1 KB
-        ------  ------------  -----------------  ---------------  ---------------------
-        total                                                     133.1 KB -> 264.2 KB
+        path    shape         from        to          bytes on each device
+        ------  ------------  ----------  ----------  --------------------
+        kernel  f32[512,512]  P('data',)  P('data',)  131.1 KB -> 262.1 KB
+        ------  ------------  ----------  ----------  --------------------
+        total                                         133.1 KB -> 264.2 KB
         from 8 devices (data=8) to 4 devices (data=4): 1 of 2 arrays are divided differently
         """
         return PlanDifference(self, other)
