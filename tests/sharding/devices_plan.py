@@ -184,6 +184,19 @@ def test_a_step_refuses_another_plan():
         dx.jit(lambda model: None, in_shardings=(plan().part("model"),))(Net(16, 64, rngs=dx.Rngs(0)))
 
 
+def test_a_step_may_add_numbers_and_no_arrays():
+    """A number can only be whole."""
+    run = dx.init_sharded(make, shardings=plan())
+
+    added = dx.jit(lambda run: setattr(run["model"], "count", dx.Variable(0)), in_shardings=(plan(),))
+    added(run)
+    added(run)
+    assert int(run["model"].count.value) == 0
+    wider = dx.jit(lambda run: setattr(run["model"], "cache", dx.Variable(jnp.zeros(8))), in_shardings=(plan(),))
+    with pytest.raises(ShardingError, match=r"cache: the plan has no such array"):
+        wider(run)
+
+
 def test_results_of_a_step():
     model = make()["model"]
     made = dx.plan(model, MESH, by_size, rules=RULES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import time
 import warnings
 
@@ -148,7 +150,7 @@ def test_an_unused_rule_that_is_nearly_a_declared_name_is_an_error():
     with pytest.raises(ShardingError, match="no Variable declares the name 'modle' of this rule") as caught:
         dx.plan(model, MESH, rules={"modle": None})
     assert caught.value.fix == "dx.sharding_rules({..., 'model': ...})"
-    for function in (dx.bytes_per_device, dx.fsdp):
+    for function in (dx.bytes_per_device, dx.fsdp, dx.get_named_sharding):
         with dx.sharding_rules({"modle": None}), pytest.raises(ShardingError, match="no Variable declares the name"):
             function(model, mesh=AbstractMesh((4, 2), ("data", "model")))
 
@@ -270,6 +272,15 @@ def test_nothing_moves_where_each_device_holds_the_same_part(mesh):
     assert (one == other) is (mesh == MESH)
 
 
+def test_an_axis_of_one_device_splits_nothing():
+    """So that fully sharded on one device is the same as whole."""
+    rules = {"embed": None, "mlp": None}
+    one, other = (dx.plan(net(), {"data": 1}, strategy, rules=rules) for strategy in (dx.fsdp, None))
+    assert one.entries != other.entries
+    assert not one.compare(other)
+    assert one.replicated == ()
+
+
 def test_arrays_that_one_plan_lacks():
     one, other = dx.plan(net(depth=2), MESH, rules=RULES), dx.plan(net(depth=3), MESH, rules=RULES)
     assert {entry.path[:2] for entry in one.compare(other).added} == {("blocks", 2)}
@@ -365,6 +376,14 @@ def test_a_damaged_file_is_an_error_with_its_path(tmp_path, damage):
 
 
 # --- a mapping, parts, and use as a strategy ------------------------------------------------
+
+
+def test_copies_of_a_plan():
+    made = everything()
+    for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert other == made
+        assert other["w"] == made["w"]
+        assert other != made.part("parts")
 
 
 def test_a_plan_is_a_mapping_by_path():

@@ -86,14 +86,18 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
     checked_mesh("get_named_sharding", mesh)
     labels = labels_of("get_named_sharding", shardings, tree, mesh)
     misfits: list[Misfit] = []
+    names: set[str] = set()
 
     def sharding_of(path: Path, leaf_def: LeafDef, value: Any) -> jax.NamedSharding:
+        names.update(declared_names(_metadata_of(leaf_def), format_path(path)))
         found, wrong = _sharding_of_leaf("get_named_sharding", path, leaf_def, value, value.shape, mesh, labels)
         misfits.extend(wrong)
         return found
 
     found = _map(tree, sharding_of)
     report("get_named_sharding", misfits, mesh)
+    if labels is None and not misfits:  # which name a rule that is near
+        check_rules("get_named_sharding", names)
     return found
 
 

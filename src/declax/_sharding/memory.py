@@ -13,8 +13,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from declax._graph.api import state as state_of
 from declax._sharding.declared import Shardings as Shardings
 from declax._sharding.declared import labels_of
+from declax._sharding.plan_entries import DEVICE, PlanEntry
 from declax._sharding.planning import Held, own_sharding, rows_of
-from declax._sharding.plans import DEVICE, PlanEntry, abstract_mesh
+from declax._sharding.plans import abstract_mesh
 from declax._text.arrays import bytes_text
 from declax._text.folding import Line, folded
 from declax._typing import Path

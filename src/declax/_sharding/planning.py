@@ -14,7 +14,8 @@ from declax._filters import as_written
 from declax._graph.api import state as state_of
 from declax._graph.nodes import plain_key
 from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
-from declax._sharding.plans import DEVICE, Plan, PlanEntry, abstract_mesh, count_of, without_rest
+from declax._sharding.plan_entries import DEVICE, PlanEntry, count_of, without_rest
+from declax._sharding.plans import Plan, abstract_mesh
 from declax._sharding.whole import Whole, warn_of_whole
 from declax._state.definition import LeafDef
 from declax._text.folding import Line

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import operator
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,53 +15,18 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from declax._filters import Filter, PathIn
-from declax._text.arrays import bytes_text, dtype_text
+from declax._sharding.plan_entries import DEVICE, PlanEntry, entry_of_table, measured
+from declax._text.arrays import bytes_text
 from declax._text.folding import Line, folded
 from declax._text.tables import aligned
-from declax._typing import Path, Shape
-from declax._variables.placement import AnyMesh, checked_mesh, context_mesh, make_spec, names_of_entry, sizes_of
+from declax._typing import Path
+from declax._variables.placement import AnyMesh, checked_mesh, context_mesh, make_spec, sizes_of
 from declax.errors import MissingKeyError, ShardingError, describe, format_path, suggest
 from declax.transforms._engine.prefixes import StateSharding
 
-DEVICE = "device"
 _FORMAT = "declax-plan"
 _VERSION = 1
 _LISTED = 8
-
-
-@dataclass(frozen=True)
-class PlanEntry:
-    """One array of a plan.
-
-    Attributes:
-      path: its keys; of an array in a Variable that holds a tree, with the keys in the tree.
-      shape, dtype: of the whole array; the dtype by name.
-      spec: the mesh axes that split its dimensions.
-      nbytes: its bytes on each device.
-      whole: the bytes of the whole array.
-      memory_kind: the memory that holds it: ``"device"``, or another, such as ``"pinned_host"``.
-      reason: why: ``"declared"``, ``"rule mlp=model"``, the strategy, ``"placed"`` for an array that is there, or
-        ``"replicated: ..."``.
-    """
-
-    path: Path
-    shape: Shape
-    dtype: str
-    spec: PartitionSpec
-    nbytes: int
-    whole: int
-    memory_kind: str = DEVICE
-    reason: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each device holds all of it."""
-        return self.nbytes == self.whole
-
-    @property
-    def shape_text(self) -> str:
-        """Its dtype and shape, as ``f32[2,3]``."""
-        return f"{dtype_text(self.dtype)}[{','.join(map(str, self.shape))}]"
 
 
 class Plan(StateSharding):
@@ -93,7 +58,6 @@ class Plan(StateSharding):
     mesh: AnyMesh
     entries: tuple[PlanEntry, ...]
     unused_rules: tuple[str, ...]
-    _by_path: dict[Path, PlanEntry]
 
     def __init__(self, entries: Sequence[PlanEntry], mesh: AnyMesh, unused_rules: Sequence[str] = ()) -> None:
         paths: dict[tuple[PartitionSpec, str], list[Path]] = {}
@@ -103,19 +67,17 @@ class Plan(StateSharding):
             {PathIn(*found): _sharding(mesh, spec, kind) for (spec, kind), found in paths.items()},
             {entry.path: entry.reason for entry in entries},
         )
-        by_path = {entry.path: entry for entry in entries}
-        vars(self).update(mesh=mesh, entries=tuple(entries), unused_rules=tuple(unused_rules), _by_path=by_path)
+        vars(self).update(mesh=mesh, entries=tuple(entries), unused_rules=tuple(unused_rules))
 
     # --- a mapping ---
 
     def __getitem__(self, path: Filter) -> PlanEntry:
-        known = {format_path(entry.path): entry for entry in self.entries}
-        if isinstance(path, str) and path in known:
-            return known[path]
-        raise MissingKeyError("Plan", "there is no such array", got=repr(path), fix=suggest(str(path), known))
+        if isinstance(path, str) and path in self._by_text:
+            return self._by_text[path]
+        raise MissingKeyError("Plan", "there is no such array", got=repr(path), fix=suggest(str(path), self._by_text))
 
     def __iter__(self) -> Iterator[str]:
-        return (format_path(entry.path) for entry in self.entries)
+        return iter(self._by_text)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -127,6 +89,14 @@ class Plan(StateSharding):
 
     def __hash__(self) -> int:
         return hash(self.entries)
+
+    @functools.cached_property
+    def _by_path(self) -> dict[Path, PlanEntry]:
+        return {entry.path: entry for entry in self.entries}
+
+    @functools.cached_property
+    def _by_text(self) -> dict[str, PlanEntry]:
+        return {format_path(entry.path): entry for entry in self.entries}
 
     # --- sizes ---
 
@@ -233,18 +203,7 @@ class Plan(StateSharding):
         """The plan as data of JSON."""
         return {
             "mesh": sizes_of(self.mesh),
-            "arrays": [
-                {
-                    "path": [list(key) if isinstance(key, tuple) else key for key in entry.path],
-                    "shape": list(entry.shape),
-                    "dtype": entry.dtype,
-                    "bytes": entry.whole,
-                    "spec": [_part_as_json(part) for part in entry.spec],
-                    "memory_kind": entry.memory_kind,
-                    "reason": entry.reason,
-                }
-                for entry in self.entries
-            ],
+            "arrays": [entry.to_table() for entry in self.entries],
             "unused_rules": list(self.unused_rules),
         }
 
@@ -257,12 +216,12 @@ class Plan(StateSharding):
         """
         try:
             mesh = abstract_mesh(table["mesh"])
-            entries = [_entry_of(array) for array in table["arrays"]]
+            entries = [entry_of_table(array) for array in table["arrays"]]
             unused = [str(name) for name in table["unused_rules"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"[:200]
             raise ShardingError(where, "this is not a plan", got=got, fix="plan.write(path)") from None
-        return Plan([_measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused)
+        return Plan([measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused)
 
     # --- applied to a model ---
 
@@ -272,8 +231,8 @@ class Plan(StateSharding):
         found = [entry] if entry else [entry for entry in self.entries if entry.path[: len(path)] == path]
         value = getattr(held, "raw_value", held)
         shape = getattr(value, "shape", None)
-        if not found and not jax.tree.leaves(value):
-            return _sharding(self.mesh, make_spec(), DEVICE)
+        if not found and not any(getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(value)):
+            return _sharding(self.mesh, make_spec(), DEVICE)  # a number, which can only be whole
         if not found or (entry and shape is not None and tuple(shape) != entry.shape):
             raise ShardingError(
                 f"{where}, {format_path(path)}",
@@ -301,12 +260,8 @@ class Plan(StateSharding):
 
     def check_leaves(self, where: str, paths: Sequence[Path]) -> None:
         """Raises if the plan has arrays that a model does not have; `label_of` does for those that it has not."""
-        known = {path[:end] for path in paths for end in range(len(path) + 1)}
-        ends = {*paths}
-        left = [
-            e for e in self.entries if e.path not in known and not any(e.path[:n] in ends for n in range(len(e.path)))
-        ]
-        if left:
+        known = {*paths}
+        if left := [entry for entry in self.entries if known.isdisjoint(_starts(entry.path))]:
             raise ShardingError(
                 where,
                 "the model has not all arrays of the plan",
@@ -390,7 +345,7 @@ class PlanDifference:
         others = self.after._by_path
         pairs = ((entry, others[entry.path]) for entry in self.before.entries if entry.path in others)
         sizes = sizes_of(self.before.mesh), sizes_of(self.after.mesh)
-        return tuple(pair for pair in pairs if _place(pair[0], sizes[0]) != _place(pair[1], sizes[1]))
+        return tuple(pair for pair in pairs if pair[0].place(sizes[0]) != pair[1].place(sizes[1]))
 
     @property
     def missing(self) -> tuple[PlanEntry, ...]:
@@ -423,7 +378,7 @@ class PlanDifference:
         return f"{aligned(rows, {'path', 'shape', 'from', 'to'})}\n{end}"
 
 
-# --- meshes, specs and texts ------------------------------------------------------------
+# --- meshes and texts --------------------------------------------------------------------
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
@@ -444,25 +399,9 @@ def _sharding(mesh: AnyMesh, spec: PartitionSpec, kind: str) -> NamedSharding:
     return NamedSharding(mesh, spec, memory_kind=None if kind == DEVICE else kind)
 
 
-def _place(entry: PlanEntry, sizes: Mapping[str, int]) -> Any:
-    """What decides which part of an array a device holds."""
-    parts = [[(name, sizes[name]) for name in names_of_entry(part)] for part in entry.spec]
-    while parts and not parts[-1]:
-        parts.pop()
-    return entry.shape, parts, entry.memory_kind
-
-
-def without_rest(spec: PartitionSpec) -> PartitionSpec:
-    """A spec without None at its end, which is the same one, and what JAX makes of it in compiled functions."""
-    entries = list(spec)
-    while entries and entries[-1] is None:
-        entries.pop()
-    return make_spec(*entries)
-
-
-def count_of(spec: PartitionSpec, sizes: Mapping[str, int]) -> int:
-    """The number of parts into which a spec divides an array."""
-    return math.prod(sizes[name] for part in spec for name in names_of_entry(part))
+def _starts(path: Path) -> list[Path]:
+    """The path, and those of what holds it: an array may be in a Variable that holds a tree."""
+    return [path[:end] for end in range(len(path), -1, -1)]
 
 
 def _text_of_some(entries: Sequence[PlanEntry]) -> str:
@@ -490,47 +429,3 @@ def _where(entry: PlanEntry | None) -> str:
 
 def _arrow(old: str, new: str) -> str:
     return old if old == new else f"{old} -> {new}"
-
-
-# --- files ------------------------------------------------------------------------
-
-
-def _part_as_json(part: Any) -> Any:
-    if part is PartitionSpec.UNCONSTRAINED:
-        return {"unconstrained": True}
-    return list(part) if isinstance(part, tuple) else part
-
-
-def _entry_of(table: Mapping[str, Any]) -> PlanEntry:
-    """An entry without its bytes on each device, which follow from its spec."""
-    path = tuple(tuple(key) if isinstance(key, list) else key for key in table["path"])
-    shape, whole = tuple(map(operator.index, table["shape"])), operator.index(table["bytes"])
-    spec = without_rest(make_spec(*map(_part_of, table["spec"])))
-    texts = (str(table[name]) for name in ("memory_kind", "reason"))
-    return PlanEntry(path, shape, str(table["dtype"]), spec, 0, whole, *texts)
-
-
-def _measured(where: str, entry: PlanEntry, sizes: Mapping[str, int]) -> PlanEntry:
-    """An entry with its bytes on each device.
-
-    Raises:
-      ShardingError: the mesh cannot split the array so.
-    """
-    names = [names_of_entry(part) for part in entry.spec]
-    flat = [name for part in names for name in part]
-    fits = set(flat) <= set(sizes) and len(set(flat)) == len(flat) and len(names) <= len(entry.shape)
-    counts = [math.prod(sizes[name] for name in part) for part in names] if fits else []
-    if not fits or any(size % count for size, count in zip(entry.shape, counts, strict=False)):
-        raise ShardingError(
-            f"{where}, {format_path(entry.path)}",
-            "the mesh cannot split an array of this shape so",
-            expected=f"an entry for each dimension of {entry.shape}, with axes of {dict(sizes)} that divide it",
-            got=str(entry.spec),
-        )
-    return replace(entry, nbytes=entry.whole // math.prod(counts))
-
-
-def _part_of(given: Any) -> Any:
-    if isinstance(given, dict):
-        return PartitionSpec.UNCONSTRAINED
-    return tuple(given) if isinstance(given, list) else given
