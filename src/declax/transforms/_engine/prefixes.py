@@ -328,8 +328,12 @@ def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], 
                 give, spec, below, is_leaf=lambda value: value is not spec and is_spec(value, is_label)
             )
             return
-        for keys, number in jax.tree_util.tree_leaves_with_path(below):
-            specs[number] = spec.below(tuple(map(plain_key, keys))) if isinstance(spec, StateLabels) else spec
+        if isinstance(spec, StateLabels):
+            for keys, number in jax.tree_util.tree_leaves_with_path(below):
+                specs[number] = spec.below(tuple(map(plain_key, keys)))
+            return
+        for number in jax.tree_util.tree_leaves(below):
+            specs[number] = spec
 
     try:
         jax.tree_util.tree_map(give, prefix, numbered, is_leaf=lambda value: is_spec(value, is_label))
