@@ -140,6 +140,23 @@ def test_memory_of_the_host():
     assert sizes["parameters in pinned_host"].local == made["model.up.kernel"].nbytes + made["model.up.bias"].nbytes
 
 
+def test_a_declared_memory_of_the_host():
+    """A compiled initializer and a constraint drop it, so that it is set afterwards."""
+    host = NamedSharding(MESH, P("data"), memory_kind="pinned_host")
+
+    @dx.dataclass
+    class Cold(dx.Layer):
+        table: dx.Param[jax.Array] = dx.variable((8, 4), initializer=dx.initializers.ones, sharding=host)
+
+    for made in (
+        dx.Param(jnp.ones((8, 4)), out_sharding=host),
+        Cold(rngs=dx.Rngs(0)).table,
+        dx.init_sharded(lambda: Cold(rngs=dx.Rngs(0)), mesh=MESH).table,
+    ):
+        assert made.value.sharding == host
+    assert dx.plan(dx.eval_shape(lambda: Cold(rngs=dx.Rngs(0))), MESH)["table"].memory_kind == "pinned_host"
+
+
 # --- compiled steps ---------------------------------------------------------------------------
 
 

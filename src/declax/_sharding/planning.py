@@ -10,9 +10,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from declax._classes.pytree import Pytree
 from declax._filters import as_written
 from declax._graph.api import state as state_of
 from declax._graph.nodes import plain_key
+from declax._random.streams import Rngs
 from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
 from declax._sharding.plan_entries import DEVICE, PlanEntry, count_of, without_rest
 from declax._sharding.plans import Plan, abstract_mesh
@@ -33,9 +35,11 @@ from declax._variables.placement import (
     sharding_rules,
     sizes_of,
 )
-from declax.errors import ShardingError, format_path
+from declax.errors import ShardingError, describe, format_path, shortened
 from declax.transforms._engine.prefixes import StateSharding
+from declax.transforms.abstract import eval_shape
 
+_FILTER_WIDTH = 60
 MIN_SIZE = 4096
 """The number of elements from which on an array that is whole is worth a warning."""
 
@@ -54,7 +58,7 @@ def plan(
 
     Args:
       model: a model, an optimizer, or a container of these, such as ``{"model": model, "optimizer": optimizer}``; may
-        be abstract.
+        be abstract, or a Spec.
       mesh: the devices, or the sizes of the axes by name; None for the mesh of `jax.set_mesh`, or else that of the
         arrays.
       strategy: where arrays belong: a function of the model, such as `fsdp`; a `StateSharding`, or a plan. None for
@@ -65,8 +69,8 @@ def plan(
       The plan. Print it, or give it to `init_sharded`, `load` and `jit`.
 
     Raises:
-      ShardingError: there is no mesh; declared names or a plan do not fit it; or a rule is a near miss of a declared
-        name.
+      ShardingError: there is no mesh, or no array; declared names or a plan do not fit the mesh; or a rule is a near
+        miss of a declared name.
 
     Warns:
       ReplicationWarning: declared names split some arrays, and large ones that are whole on each device have more than
@@ -78,12 +82,20 @@ def plan(
     >>> found["kernel"].spec, found["kernel"].nbytes, found["bias"].reason
     (P('data',), 16384, 'replicated: fewer than 4096 elements')
     """
-    model = dict(model) if isinstance(model, dict) else model  # what `load` returns is a dict of another class
+    model = _shapes(model)
     devices = _mesh(model, mesh)
     with contextlib.nullcontext() if rules is None else sharding_rules(rules):
         labels = labels_of("plan", strategy, model, devices)
         rows = rows_of("plan", model, devices, labels, lambda path, array: own_sharding(array, devices))
         unused = unused_rules(names_of_leaves(state_of(model).definition))
+    if not rows:
+        raise ShardingError(
+            "plan",
+            "this has no arrays",
+            expected="a model, an optimizer, a container of these, or a Spec",
+            got=describe(model),
+            fix="dx.plan(dx.eval_shape(lambda: Model(rngs=dx.Rngs(0))), mesh)",
+        )
     made = Plan([entry for entry, _ in rows], devices, unused)
     if labels is None or labels.reasons is None:  # `fsdp` has warned
         _warn_of_replicated(made)
@@ -100,6 +112,14 @@ def _warn_of_replicated(made: Plan) -> None:
         if entry.is_whole and math.prod(entry.shape) >= MIN_SIZE
     ]
     warn_of_whole("plan", "while others are split", large, made.whole, max(sizes_of(made.mesh).values()))
+
+
+def _shapes(model: Any) -> Any:
+    """The model; that of a Spec, without arrays; and the items of a checkpoint as a dict."""
+    build = None if isinstance(model, Pytree) else getattr(model, "build", None)
+    if build is not None:
+        return eval_shape(lambda: build(rngs=Rngs(0)), graph=True)
+    return dict(model) if isinstance(model, dict) else model
 
 
 def _mesh(model: Any, mesh: AnyMesh | Mapping[str, int] | None) -> AnyMesh:
@@ -180,7 +200,7 @@ def _reason(
     if labels is not None:
         number = labels.number_of(path, held)
         if labels.reasons is None and number is not None:
-            return f"strategy {as_written(labels.filters[number])}"
+            return f"strategy {shortened(as_written(labels.filters[number]), _FILTER_WIDTH)}"
         if labels.reasons is not None and path in labels.reasons:
             return labels.reasons[path]
     metadata = EMPTY if leaf_def is None else leaf_def[1]

@@ -610,8 +610,11 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
 def is_in_host_memory(sharding: NamedSharding) -> bool:
     """Whether a sharding is in the memory of the host, and not in that of its devices."""
     mesh, kind = sharding.mesh, sharding.memory_kind
-    is_default = isinstance(mesh, Mesh) and kind == mesh.devices.flat[0].default_memory().kind
-    return kind is not None and "host" in kind and not is_default
+    if kind is None or "host" not in kind:
+        return False
+    devices = mesh.devices.flat if isinstance(mesh, Mesh) else ()
+    local = next((device for device in devices if device.process_index == jax.process_index()), None)
+    return local is None or kind != local.default_memory().kind
 
 
 def _is_explicit(sharding: NamedSharding) -> bool:

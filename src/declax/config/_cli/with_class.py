@@ -107,6 +107,8 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
     for run, spec in _specs(cls, words):
         with noting_place(run.document()) if words.part is None else contextlib.nullcontext():
             model = shapes_of(spec)
+        if not jax.tree.leaves(model) and words.part is None and (parts := _parts(spec)):
+            raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
         whole = model if tx is None else {"model": model, "optimizer": eval_shape(Optimizer, model, tx)}
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", ReplicationWarning)
