@@ -228,6 +228,16 @@ def test_the_axes_of_stacks_in_stacks_and_of_what_mirrors_them():
     assert made["model.layers[0].kernel"].spec == made["optimizer.opt_state[0].mu.layers[0].kernel"].spec == P("data")
 
 
+def test_the_axes_of_stacks_in_an_optimizer_without_its_model():
+    def spec_of(make, path):
+        optimizer = dx.eval_shape(lambda: dx.Optimizer(make(), optax.adam(1e-3)))
+        return dx.plan(optimizer, {"data": 8}, dx.fsdp)[f"opt_state[0].mu.{path}"].spec
+
+    assert spec_of(lambda: stack(linear), "layers.kernel") == P(None, "data")
+    assert spec_of(lambda: dx.Sequential(stack(linear)), "layers[0].layers.kernel") == P(None, "data")
+    assert spec_of(lambda: dx.Sequential(linear(dx.Rngs(0))), "layers[0].kernel") == P("data")
+
+
 def test_a_stack_whose_layers_have_no_size_that_fits_stays_whole():
     with pytest.warns(ReplicationWarning, match=r"layers\.kernel f32\[96,7,9\].*pad 9 to 16"):
         made = dx.plan(dx.eval_shape(lambda: stack(lambda rngs: dx.Linear(7, 9, rngs=rngs))), {"data": 8}, dx.fsdp)

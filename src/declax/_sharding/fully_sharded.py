@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from declax._graph.api import state as state_of
 from declax._graph.iteration import iter_graph
 from declax._sharding.declared import shardings_of_leaves
 from declax._sharding.whole import Whole, warn_of_whole
+from declax._state.states import State
 from declax._text.arrays import measure, shape_text
 from declax._text.folding import Line
 from declax._typing import Path, Shape
@@ -27,6 +29,7 @@ from declax._variables.placement import (
     sizes_of,
 )
 from declax.nn.stacking import Stacked
+from declax.training import OptState
 from declax.transforms._engine.prefixes import StateSharding
 
 
@@ -40,8 +43,7 @@ def fsdp(
     are declared. The dimension of the layers of a `Stacked` is not split: its loop needs a layer in each step.
 
     Args:
-      model: a model, an optimizer, or a container of these; may be abstract. Of an optimizer without its model, the
-        stacks are not known.
+      model: a model, an optimizer, or a container of these; may be abstract.
       axis: the mesh axis along which the batch is split, or several, as of slices and the devices in them.
       mesh: the devices; None for the mesh of `jax.set_mesh`.
       min_size: the number of elements from which on an array is split.
@@ -85,7 +87,7 @@ def fsdp(
     paths: dict[Any, list[Path]] = {}
     reasons: dict[Path, str] = {}
     whole: list[Line[Whole]] = []
-    stacked = _axes_of_stacks(model, state.paths, state.leaves)
+    stacked = _axes_of_stacks(model, state)
     sizes = sizes_of(devices)
     count = math.prod(sizes[name] for name in axes)
     declared = shardings_of_leaves("fsdp", state.definition, state.leaves, devices)
@@ -114,21 +116,26 @@ def fsdp(
     )
 
 
-def _axes_of_stacks(model: Any, paths: Sequence[Path], leaves: Sequence[Any]) -> Callable[[Path, Shape], int]:
+def _axes_of_stacks(model: Any, state: State[Any]) -> Callable[[Path, Shape], int]:
     """A function of a path and a shape: how many of the first dimensions are those of the layers of a `Stacked`.
 
-    What mirrors an array of a stack, such as its moments, ends in the same path below the stack, and has its shape.
+    What mirrors an array of a stack, such as its moments, ends in the same path below the stack, and has its shape. An
+    optimizer without its model has only paths: there, a name below ``layers`` is that of an array of all layers.
     """
     stacks = {path for path, node in iter_graph(model) if isinstance(node, Stacked)}
     known: dict[Path, int] = {}
     mirrored: dict[tuple[Path, Shape], int] = {}
-    for path, leaf in zip(paths, leaves, strict=True):
+    for path, leaf in zip(state.paths, state.leaves, strict=True):
         ends = [end for end in range(len(path)) if path[:end] in stacks and path[end] == "layers"]
         if ends:
             known[path] = len(ends)
             mirrored[path[ends[0] :], getattr(leaf, "shape", ())] = len(ends)
+    kinds = [leaf_def[0] for leaf_def in state.definition.leaf_defs if leaf_def is not None]
+    is_optimizer = bool(kinds) and all(issubclass(kind, OptState) for kind in kinds)
 
     def count(path: Path, shape: Shape) -> int:
+        if is_optimizer:
+            return sum(key == "layers" and isinstance(below, str) for key, below in pairwise(path))
         tails = ((path[start:], shape) for start in range(len(path)))
         return known[path] if path in known else next((mirrored[tail] for tail in tails if tail in mirrored), 0)
 
