@@ -126,6 +126,10 @@ def test_what_does_not_fit_is_an_error_or_a_reason():
     with dx.sharding_rules(RULES, otherwise="replicate"), pytest.warns(ReplicationWarning, match="not split"):
         entry = dx.plan(model, MESH)["w"]
     assert entry.reason.startswith("replicated: dimension 1 of (64, 7), 'mlp': its size 7 is not divisible")
+    with dx.sharding_rules(RULES, otherwise="replicate"), pytest.warns(ReplicationWarning, match="not split"):
+        entry = dx.plan(model_of(w=param(64, 7, out_sharding=("data", "mlp"))), MESH)["w"]
+    assert entry.spec == P("data")
+    assert entry.reason.startswith("dimension 1 of (64, 7), 'mlp': its size 7 is not divisible")
 
 
 def test_memory_of_the_host():

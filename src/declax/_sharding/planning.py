@@ -196,7 +196,7 @@ def _reason(
     """Why an array has its spec, unless it is there already."""
     where = format_path(path)
     if where in misfits:
-        return f"replicated: {'; '.join(misfits[where])}"
+        return "; ".join(misfits[where])
     if labels is not None:
         number = labels.number_of(path, held)
         if labels.reasons is None and number is not None:
