@@ -171,7 +171,7 @@ class Plan(StateSharding):
 
     def write(self, path: str | os.PathLike[str], /) -> None:
         """Writes the plan as a JSON file; its specs may be edited."""
-        table = {"format": _FORMAT, "version": _VERSION, **self.to_table()}
+        table: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, **self.to_table()}
         arrays = ",\n".join(map(json.dumps, table.pop("arrays")))  # one a line, to be edited and compared
         text = f'{json.dumps(table)[:-1]}, "arrays": [\n{arrays}\n]}}'
         pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
@@ -318,8 +318,8 @@ class Plan(StateSharding):
 
 def mesh_of_plan(shardings: Any) -> Mesh | None:
     """The devices of a plan, where there is no mesh of the context."""
-    is_of_devices = isinstance(shardings, Plan) and isinstance(shardings.mesh, Mesh)
-    return shardings.mesh if is_of_devices and context_mesh() is None else None
+    mesh = shardings.mesh if isinstance(shardings, Plan) and context_mesh() is None else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 def of_item(shardings: Any, name: str) -> Any:
