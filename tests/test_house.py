@@ -52,7 +52,7 @@ LAYERS: list[tuple[str, str]] = [
     ("_random", "random streams: keys and counts, split, fork, reseed, backup"),
     ("transforms", "one engine that lifts a JAX transform to models, and a file for each transform"),
     ("nn training", "layers; optimizers"),
-    ("_sharding", "models on many devices: declared shardings, creation in place, bytes per device"),
+    ("_sharding", "models on many devices: plans, declared shardings, creation in place, bytes per device"),
     ("_displays", "models as tables and pictures: parts with their shapes, sizes, outputs and costs"),
     ("shapes", "shapes that hold for every size: annotations, evaluation with symbols, proofs, counterexamples"),
     (

@@ -130,6 +130,10 @@ from declax._sharding.fully_sharded import fsdp as fsdp
 from declax._sharding.initialization import get_abstract_model as get_abstract_model
 from declax._sharding.initialization import init_sharded as init_sharded
 from declax._sharding.memory import bytes_per_device as bytes_per_device
+from declax._sharding.plan_entries import PlanEntry as PlanEntry
+from declax._sharding.planning import plan as plan
+from declax._sharding.plans import Plan as Plan
+from declax._sharding.plans import PlanDifference as PlanDifference
 from declax._state.functions import from_flat_state as from_flat_state
 from declax._state.functions import map_state as map_state
 from declax._state.functions import merge_state as merge_state

@@ -544,6 +544,8 @@ HOSTILE = {
     "items": (("items",), [], "the manifest is invalid"),
     "spec": (("items", "model", "spec"), "Net", "a spec must be a table"),
     "structure of items": (("items", "model", "structure"), "Net", "a structure must be a table"),
+    "plan": (("plan",), 3, "a plan must be a table"),
+    "plan of nothing": (("plan",), {"mesh": {"data": 0}}, "the plan of the checkpoint is invalid"),
     "versions": (("items", "model", "versions"), {"model": "2"}, "'2' is not a size"),
     "path": ((*LEAF, "path"), [[["w"]]], "the keys of a path must be texts, integers, or tuples of them"),
     "empty key": ((*LEAF, "path"), [[]], "the keys of a path must be texts, integers, or tuples of them"),

@@ -205,6 +205,38 @@ def test_bytes_on_each_device(run):
         assert text in told
 
 
+def test_plan(run, folder):
+    """The table, its data, a file that `dx.Plan.read` reads, and what is whole and large on the standard error."""
+    words = ("plan", "cli_models:Net", "net.toml", "--mesh", "data=4,model=2")
+    status, printed, _ = run(*words, "--rules", "embed=,mlp=model")
+    assert status == 0
+    assert "replicated: no names" in printed
+    assert "on each of 8 devices (data=4, model=2)" in printed
+    assert "rules that no Variable uses: embed, mlp" in printed
+    _, printed, _ = run(*words, "--optimizer", "adam", "--format", "json", "--out", str(folder / "plan.json"))
+    found = json.loads(printed)
+    read = dx.Plan.read(folder / "plan.json")
+    assert [array["path"] for array in found["arrays"]] == [list(entry.path) for entry in read.entries]
+    assert found["devices"] == {"bytes": read.nbytes, "of": read.whole}
+    assert {entry.path[0] for entry in read.entries} == {"model", "optimizer"}
+    status, printed, told = run(*words, "blocks.0.dim=124", "--strategy", "fsdp")
+    assert status == 0
+    assert "fsdp" in printed
+    status, _, told = run(
+        "plan", "cli_models:Net", "net.toml", "blocks.0.dim=101", "--mesh", "data=4", "--strategy=fsdp"
+    )
+    assert status == 0
+    assert told.startswith("fsdp: ")
+    assert "pad 101 to 104" in told
+    for option, text in {
+        (): "plan: the mesh is missing",
+        ("--mesh", "data=4", "--strategy", "zero"): "invalid choice: 'zero'",
+    }.items():
+        status, _, told = run("plan", "cli_models:Net", "net.toml", *option)
+        assert status == 2
+        assert text in told
+
+
 def test_check_looks_at_all_files_and_runs(run, folder):
     (folder / "bad.toml").write_text(NET.replace("dim = 8", "dmi = 8", 1))
     (folder / "other.toml").write_text(NET)

@@ -10,7 +10,10 @@ import pytest
 from declax.config._cli.parsing import completion_script
 
 CASES = [
-    ("declax ", ["check", "show", "summary", "build", "schema", "rename", "completion", "-h", "--help", "--version"]),
+    (
+        "declax ",
+        ["check", "show", "summary", "plan", "build", "schema", "rename", "completion", "-h", "--help", "--version"],
+    ),
     ("declax su", ["summary"]),
     ("declax --v", ["--version"]),
     ("declax show --f", ["--format", "--full"]),

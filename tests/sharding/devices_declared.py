@@ -84,10 +84,28 @@ def test_the_page_shows_where_a_kernel_is(capsys):
 
 
 def test_annotations_have_no_effect_without_a_mesh():
-    with dx.sharding_rules(RULES):
-        model = make()
+    model = make()
     assert len(model.up.value.sharding.device_set) == 1
     assert model.up.out_sharding == ("embed", "mlp")
+
+
+def test_rules_without_a_mesh_warn_once():
+    with dx.sharding_rules(RULES):
+        with pytest.warns(ReplicationWarning, match="there is no mesh, so that .* one of 8"):
+            model = make()
+        dx.with_sharding_constraint(jnp.ones((4, 4)), ("embed", "mlp"))
+    assert len(model.up.value.sharding.device_set) == 1
+
+
+def test_rules_without_a_mesh_are_fine_where_nothing_is_placed():
+    """Other names, shapes, values that lie on a mesh, and Variables that stay where they are."""
+    with dx.sharding_rules({"other": "data"}):
+        make()
+    with dx.sharding_rules(RULES):
+        dx.eval_shape(make)
+        dx.Param(jax.device_put(jnp.ones((8, 8)), NamedSharding(MESH, P())), out_sharding=("embed", "mlp"))
+        with dx.use_eager_sharding(False):
+            make()
 
 
 def test_the_initializer_makes_shards_only():

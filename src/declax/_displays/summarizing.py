@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from declax._graph.api import state as state_of
 from declax._graph.nodes import Kind, children_of, kind_of
 from declax._random.streams import Rngs, RngStream
 from declax._text.arrays import amount_text, bytes_text, measure, shape_text, shapes_text
+from declax._text.folding import Line, folded
 from declax._text.tables import aligned, html_table
 from declax._typing import Path, Shape
 from declax.errors import GraphError, describe, format_path, shortened, type_name
@@ -112,12 +112,12 @@ class Summary:
         kinds = self.kinds
         is_called = any(row.output is not None for row in self.rows)
         table = [["module", "class", *(["output", "FLOPs", "bytes"] if is_called else []), "holds", *kinds]]
-        for line in _folded([_Line(row.path, row) for row in self.rows]):
-            row = line.row
+        for line in folded([Line(row.path, dataclasses.replace(row, path=())) for row in self.rows]):
+            row = line.content
             holds = shortened(", ".join(map(str, row.entries)), _NAME_WIDTH)
-            module = row.module if line.count == 1 else f"{line.count} x {row.module}"
-            call = [row.output or "", *_cost_texts(row.cost, line.count)] if is_called else []
-            sizes = [_size(row.entries * line.count, kind) for kind in kinds]
+            module = row.module if line.times == 1 else f"{line.times} x {row.module}"
+            call = [row.output or "", *_cost_texts(row.cost, line.times)] if is_called else []
+            sizes = [_size(row.entries * line.times, kind) for kind in kinds]
             table.append([format_path(line.path) if line.path else "(root)", module, *call, holds, *sizes])
         root = next((row.cost for row in self.rows if not row.path), None)
         call = ["", *_cost_texts(root)] if is_called else []
@@ -194,55 +194,6 @@ def _entries(name: str, kind: str, value: Any) -> list[Entry]:
 def _size(entries: Iterable[Entry], kind: str) -> str:
     chosen = [entry for entry in entries if entry.kind == kind]
     return amount_text(*measure(chosen)) if chosen else ""
-
-
-# --- equal parts ----------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class _Line:
-    """A row, or several equal ones."""
-
-    path: Path
-    row: Row
-    count: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Indices:
-    """The indices of consecutive equal parts, as a key of a path."""
-
-    start: int
-    stop: int
-
-    def __repr__(self) -> str:
-        return f"{self.start}:{self.stop}"
-
-
-def _folded(lines: Sequence[_Line], depth: int = 0) -> list[_Line]:
-    """The lines, with one for those that differ in consecutive indices only."""
-    folded: list[tuple[_Indices | None, list[Any], list[_Line]]] = []
-    for key, group in itertools.groupby(lines, lambda line: line.path[depth : depth + 1]):
-        inside = list(group)
-        if key:
-            inside = _folded(inside, depth + 1)
-        content = [(line.path[depth + 1 :], line.count, dataclasses.replace(line.row, path=())) for line in inside]
-        first = key[0] if key else None
-        here = _Indices(first, first + 1) if isinstance(first, int) else None
-        before, known, _ = folded[-1] if folded else (None, None, None)
-        if here and before and known == content and before.stop == here.start:
-            folded[-1] = (_Indices(before.start, here.stop), content, folded[-1][2])
-        else:
-            folded.append((here, content, inside))
-    return [_moved(line, depth, key) for key, _, inside in folded for line in inside]
-
-
-def _moved(line: _Line, depth: int, key: _Indices | None) -> _Line:
-    """A line under the indices of all rows that it represents."""
-    if key is None or key.stop == key.start + 1:
-        return line
-    path = (*line.path[:depth], key, *line.path[depth + 1 :])
-    return _Line(path, line.row, line.count * (key.stop - key.start))
 
 
 # --- text -----------------------------------------------------------------------

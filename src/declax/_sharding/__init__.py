@@ -1,1 +1,1 @@
-"""Models on many devices: declared shardings, creation in place, and bytes per device."""
+"""Models on many devices: plans, declared shardings, creation in place, and bytes per device."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh
 
+from declax._classes.assignment import is_near_miss
 from declax._graph.nodes import plain_key
 from declax._state.definition import LeafDef, StateDef
 from declax._typing import Path, Shape
@@ -16,11 +17,13 @@ from declax._variables.placement import (
     AnyMesh,
     Misfit,
     checked_mesh,
+    declared_names,
     declared_sharding,
     declared_spec,
     make_spec,
     placed,
     report,
+    sharding_rules,
 )
 from declax._variables.variable import Variable
 from declax.errors import ShardingError, describe, format_path
@@ -82,17 +85,22 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
     """
     checked_mesh("get_named_sharding", mesh)
     labels = labels_of("get_named_sharding", shardings, tree, mesh)
+    selection = None if labels is None else Selection(labels, "get_named_sharding")
     misfits: list[Misfit] = []
+    names: set[str] = set()
 
     def sharding_of(path: Path, leaf_def: LeafDef, value: Any) -> jax.NamedSharding:
-        found, wrong = _sharding_of_leaf(path, leaf_def, value, value.shape, mesh, labels)
+        names.update(declared_names(_metadata_of(leaf_def), format_path(path)))
+        found, wrong = _sharding_of_leaf(path, leaf_def, value, value.shape, mesh, selection)
         misfits.extend(wrong)
         return found
 
     found = _map(tree, sharding_of)
-    if labels is not None:
-        labels.check_all_select()
+    if selection is not None:
+        selection.check_all_select()
     report("get_named_sharding", misfits, mesh)
+    if labels is None and not misfits:  # which name a rule that is near
+        check_rules("get_named_sharding", names)
     return found
 
 
@@ -103,7 +111,7 @@ def _map(tree: A, of: Callable[[Path, LeafDef, Any], Any]) -> A:
         path = tuple(map(plain_key, keys))
         if not isinstance(leaf, Variable):
             return of(path, None, leaf) if hasattr(leaf, "shape") else None
-        leaf_def = type(leaf), leaf._metadata
+        leaf_def = leaf.__class__, leaf._metadata  # the kind, also of what JAX sees of a State
         return leaf.replace(jax.tree.map(lambda array: of(path, leaf_def, array), leaf.raw_value))
 
     mapped: A = jax.tree_util.tree_map_with_path(at, tree, is_leaf=lambda part: isinstance(part, Variable))
@@ -115,7 +123,7 @@ def shardings_of_leaves(
     definition: StateDef,
     values: Sequence[Any],
     mesh: AnyMesh,
-    labels: Selection | None = None,
+    labels: StateSharding | None = None,
     held: Callable[[Path, Any], Any] = lambda path, array: None,
 ) -> list[Any]:
     """For each leaf of a graph the sharding that a `StateSharding` or its Variable gives it; a tree, if it holds one.
@@ -125,6 +133,23 @@ def shardings_of_leaves(
     Raises:
       ShardingError: what does not fit the mesh, with paths and dimensions.
     """
+    found, misfits = resolve_leaves(where, definition, values, mesh, labels, held)
+    report(where, misfits, mesh)
+    return found
+
+
+def resolve_leaves(
+    where: str,
+    definition: StateDef,
+    values: Sequence[Any],
+    mesh: AnyMesh,
+    labels: StateSharding | None = None,
+    held: Callable[[Path, Any], Any] = lambda path, array: None,
+) -> tuple[list[Any], list[Misfit]]:
+    """As `shardings_of_leaves`, with what does not fit in place of an error."""
+    selection = None if labels is None else Selection(labels, where)
+    if labels is not None:
+        labels.check_leaves(where, definition.paths)
     misfits: list[Misfit] = []
     found: list[Any] = []
     for path, leaf_def, value in zip(definition.paths, definition.leaf_defs, values, strict=True):
@@ -133,21 +158,49 @@ def shardings_of_leaves(
             arrays[index] = held(path, array)
             if arrays[index] is None:
                 shape = getattr(array, "shape", ())
-                arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, labels)
+                arrays[index], wrong = _sharding_of_leaf(path, leaf_def, value, shape, mesh, selection)
                 misfits.extend(wrong)
         found.append(jax.tree.unflatten(tree, arrays))
-    if labels is not None:
-        labels.check_all_select()
-    report(where, misfits, mesh)
-    return found
+    if selection is not None:
+        selection.check_all_select()
+    if labels is None and not misfits:  # which name a rule that is near
+        check_rules(where, names_of_leaves(definition))
+    return found, misfits
+
+
+def names_of_leaves(definition: StateDef) -> set[str]:
+    """The names of axes that the Variables of a graph declare."""
+    leaf_defs = (leaf_def for leaf_def in definition.leaf_defs if leaf_def is not None and leaf_def[1].axes is not None)
+    return {name for leaf_def in leaf_defs for name in declared_names(leaf_def[1], leaf_def[0].__name__)}
+
+
+def unused_rules(names: Collection[str]) -> list[str]:
+    """The names of rules that no Variable declares: those of activations, and of other models."""
+    return [name for name, _ in sharding_rules._current.get().pairs if name not in names]
+
+
+def check_rules(where: str, names: Collection[str]) -> None:
+    """Raises for an unused rule whose name is a near miss of a declared name without a rule."""
+    unused = unused_rules(names)
+    ruled = {name for name, _ in sharding_rules._current.get().pairs}
+    for name in unused:
+        near = next((known for known in sorted(names) if known not in ruled and is_near_miss(name, known)), None)
+        if near is not None:
+            raise ShardingError(
+                f"{where}, sharding_rules",
+                f"no Variable declares the name {name!r} of this rule",
+                expected=", ".join(map(repr, sorted(names))),
+                got=repr(name),
+                fix=f"dx.sharding_rules({{..., {near!r}: ...}})",
+            )
 
 
 def _sharding_of_leaf(
-    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, labels: Selection | None
+    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, selection: Selection | None
 ) -> tuple[jax.NamedSharding, list[Misfit]]:
     metadata = _metadata_of(leaf_def)
-    if labels is not None:
-        spec = labels.label(path, leaf_def, value)
+    if selection is not None:
+        spec = selection.label(path, leaf_def, value)
         metadata = Metadata.of({**metadata, AXES: make_spec() if spec is None else spec})
     return declared_sharding(format_path(path), metadata, shape, mesh)
 
@@ -156,7 +209,7 @@ def _metadata_of(leaf_def: LeafDef) -> Metadata:
     return EMPTY if leaf_def is None else leaf_def[1]
 
 
-def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Selection | None:
+def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> StateSharding | None:
     """The shardings that a user gave, or those that a function of the tree returns under the mesh.
 
     Raises:
@@ -170,7 +223,7 @@ def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Sel
     if labels is None:
         return None
     if isinstance(labels, StateSharding):
-        return Selection(labels, f"{where}.shardings")
+        return labels.on(mesh)
     raise ShardingError(
         f"{where}.shardings",
         "these are not shardings by filter",

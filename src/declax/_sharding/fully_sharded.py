@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
-import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import jax
 
-from declax import _jax, errors
+from declax import errors
 from declax._filters import PathIn
 from declax._graph.api import state as state_of
+from declax._graph.iteration import iter_graph
 from declax._sharding.declared import shardings_of_leaves
-from declax._text.arrays import bytes_text, measure, shape_text
+from declax._sharding.whole import Whole, warn_of_whole
+from declax._state.states import State
+from declax._text.arrays import measure, shape_text
+from declax._text.folding import Line
 from declax._typing import Path, Shape
 from declax._variables.placement import (
     AnyMesh,
@@ -25,12 +28,9 @@ from declax._variables.placement import (
     several,
     sizes_of,
 )
-from declax.errors import ReplicationWarning, format_path
+from declax.nn.stacking import Stacked
+from declax.training import OptState
 from declax.transforms._engine.prefixes import StateSharding
-
-_LISTED = 4
-_SHARE = 10
-"""Arrays that stay whole are warned of from a tenth of all bytes on."""
 
 
 def fsdp(
@@ -40,7 +40,7 @@ def fsdp(
 
     An array keeps the mesh axes that it declares. Of the dimensions without one, the largest that the data axis divides
     is split; if there is none, a dimension that has a mesh axis gets the data axis as well. Small arrays stay as they
-    are declared.
+    are declared. The dimension of the layers of a `Stacked` is not split: its loop needs a layer in each step.
 
     Args:
       model: a model, an optimizer, or a container of these; may be abstract.
@@ -85,64 +85,79 @@ def fsdp(
         )
     state = state_of(model)
     paths: dict[Any, list[Path]] = {}
-    whole: list[_Whole] = []
+    reasons: dict[Path, str] = {}
+    whole: list[Line[Whole]] = []
+    stacked = _axes_of_stacks(model, state)
     sizes = sizes_of(devices)
+    count = math.prod(sizes[name] for name in axes)
     declared = shardings_of_leaves("fsdp", state.definition, state.leaves, devices)
     for path, value, sharding in zip(state.paths, state.leaves, declared, strict=True):
         shape = getattr(value, "shape", ())
         entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))] if shape else []
+        before, is_split = [*entries], any(map(names_of_entry, entries))
         if math.prod(shape) >= min_size:
-            _split(entries, shape, axes, sizes)
+            _split(entries, shape, axes, sizes, skipped := stacked(path, shape))
             if not any(map(names_of_entry, entries)):
-                whole.append(_Whole(path, value))
+                whole.append(Line(path, Whole(shape_text(value), measure(value)[1], shape[skipped:])))
+                reasons[path] = f"replicated: no dimension is a multiple of {count}"
+        elif not is_split:
+            reasons[path] = f"replicated: fewer than {min_size} elements"
+        if entries != before:
+            reasons[path] = "fsdp"
         while entries and entries[-1] is None:
             entries.pop()
         paths.setdefault(make_spec(*entries), []).append(path)
-    _warn_of(whole, measure(state)[1], axis, math.prod(sizes[name] for name in axes))
+    why = f"since none of their dimensions is a multiple of {count}, the size of {axis!r}"
+    warn_of_whole("fsdp", why, whole, measure(state)[1], count)
     rest = make_spec()
     labels = {PathIn(*found): spec for spec, found in paths.items() if spec != rest} | {...: rest}
-    return StateSharding({f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()})
+    return StateSharding(
+        {f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()}, reasons
+    )
 
 
-def _split(entries: list[Any], shape: Shape, axes: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """Adds mesh axes to the largest dimension that they divide: one without a mesh axis, or else any."""
+def _axes_of_stacks(model: Any, state: State[Any]) -> Callable[[Path, Shape], int]:
+    """A function of a path and a shape: how many of the first dimensions are those of the layers of a `Stacked`.
+
+    What mirrors an array of a stack, such as its moments, ends in the same path below the stack, and has its shape. An
+    optimizer without its model has only paths: there, a name below ``layers`` is that of an array of all layers.
+    """
+    stacks = {path for path, node in iter_graph(model) if isinstance(node, Stacked)}
+    known: dict[Path, int] = {}
+    mirrored: dict[tuple[Path, Shape], int] = {}
+    for path, leaf in zip(state.paths, state.leaves, strict=True):
+        ends = [end for end in range(len(path)) if path[:end] in stacks and path[end] == "layers"]
+        if ends:
+            known[path] = len(ends)
+            mirrored[path[ends[0] :], getattr(leaf, "shape", ())] = len(ends)
+    kinds = [leaf_def[0] for leaf_def in state.definition.leaf_defs if leaf_def is not None]
+    is_optimizer = bool(kinds) and all(issubclass(kind, OptState) for kind in kinds)
+
+    def count(path: Path, shape: Shape) -> int:
+        if is_optimizer:
+            return sum(key == "layers" and isinstance(below, str) for key, below in pairwise(path))
+        tails = ((path[start:], shape) for start in range(len(path)))
+        return known[path] if path in known else next((mirrored[tail] for tail in tails if tail in mirrored), 0)
+
+    return count
+
+
+def _split(entries: list[Any], shape: Shape, axes: tuple[str, ...], sizes: dict[str, int], skipped: int) -> None:
+    """Adds mesh axes to the largest dimension that they divide: one without a mesh axis, or else any.
+
+    The first dimensions are skipped: those of the layers of a stack, of which each step of its loop needs one.
+    """
     if any(name in axes for entry in entries for name in names_of_entry(entry)):
         return
     for is_free in (True, False):
-        names = {d: (*names_of_entry(entry), *axes) for d, entry in enumerate(entries) if (entry is None) == is_free}
+        names = {
+            d: (*names_of_entry(entry), *axes)
+            for d, entry in enumerate(entries)
+            if d >= skipped and (entry is None) == is_free
+        }
         counts = {d: math.prod(sizes[name] for name in of) for d, of in names.items()}
         fitting = [d for d, count in counts.items() if shape[d] % count == 0 and shape[d] >= count]
         if fitting:
             largest = max(fitting, key=lambda d: shape[d])
             entries[largest] = names[largest] if len(names[largest]) > 1 else names[largest][0]
             return
-
-
-class _Whole(NamedTuple):
-    """A large array that is whole on each device."""
-
-    path: Path
-    array: Any
-
-    def text(self, count: int) -> str:
-        """What it is, and the sizes with which `count` devices, or fewer of them, could split it."""
-        largest = max(self.array.shape)
-        fewer = max(math.gcd(size, count) for size in self.array.shape)
-        axis = f", or a mesh axis of {fewer}" if fewer > 1 else ""
-        what = f"{format_path(self.path)} {shape_text(self.array)} ({bytes_text(measure(self.array)[1])})"
-        return f"{what}: pad {largest} to {-(-largest // count) * count}{axis}"
-
-
-def _warn_of(whole: Sequence[_Whole], total: int, axis: str | tuple[str, ...], count: int) -> None:
-    """Warns of large arrays that are whole on each device, if they have a tenth of all bytes."""
-    large = sorted(whole, key=lambda one: -measure(one.array)[1])
-    nbytes = sum(measure(one.array)[1] for one in large)
-    if count == 1 or nbytes * _SHARE <= total:
-        return
-    lines = [f"  {one.text(count)}" for one in large[:_LISTED]]
-    lines += [f"  and {len(large) - _LISTED} more"] if len(large) > _LISTED else []
-    text = (
-        f"fsdp: {bytes_text(nbytes)} of {bytes_text(total)} are whole on each device, since none of their dimensions "
-        f"is a multiple of {count}, the size of {axis!r}:\n"
-    )
-    warnings.warn(text + "\n".join(lines), ReplicationWarning, stacklevel=_jax.level_of_user(sys._getframe()))

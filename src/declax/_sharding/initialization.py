@@ -18,6 +18,7 @@ from declax._module.module import Module
 from declax._sharding.agreement import check_same_program
 from declax._sharding.by_leaf import run_by_leaf
 from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
+from declax._sharding.plans import mesh_of_plan
 from declax._state.states import State
 from declax._variables.placement import (
     AnyMesh,
@@ -81,10 +82,10 @@ def init_sharded(
     Args:
       make: a class or function that returns a model, several, or a model with its optimizer; or a `Spec`.
       *args, **kwargs: its arguments, such as ``rngs=dx.Rngs(0)``.
-      mesh: the devices; None for the mesh of `jax.set_mesh`.
+      mesh: the devices; None for the mesh of `jax.set_mesh`, or else that of a plan.
       rules: as for `sharding_rules`; None for the rules of the context.
       shardings: where the arrays belong, in place of what their Variables declare: a `StateSharding` of
-        `PartitionSpec` objects, or a function of the model that returns one, such as `fsdp`.
+        `PartitionSpec` objects, such as a `Plan`, or a function of the model that returns one, such as `fsdp`.
 
     Returns:
       The result of `make`. An array without a declared sharding is replicated. The numbers are those of `make` without
@@ -111,6 +112,7 @@ def init_sharded(
         _place(result, shardings)
         return result
 
+    mesh = mesh_of_plan(shardings) if mesh is None else mesh
     with (
         contextlib.nullcontext() if mesh is None else jax.set_mesh(_with_devices(mesh)),
         contextlib.nullcontext() if rules is None else sharding_rules(rules),

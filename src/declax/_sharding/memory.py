@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from declax._graph.api import state as state_of
 from declax._sharding.declared import Shardings as Shardings
-from declax._sharding.declared import labels_of, shardings_of_leaves
-from declax._text.arrays import bytes_text, measure, shape_text
+from declax._sharding.declared import labels_of
+from declax._sharding.plan_entries import DEVICE, PlanEntry
+from declax._sharding.planning import Held, own_sharding, rows_of
+from declax._sharding.plans import abstract_mesh
+from declax._text.arrays import bytes_text
+from declax._text.folding import Line, folded
 from declax._typing import Path
 from declax._variables.kinds import Param
 from declax._variables.metadata import OPTIMIZER_AXES
 from declax._variables.placement import AnyMesh
 from declax._variables.selection import is_trainable
-from declax.errors import ShardingError, format_path
+from declax.errors import format_path
 from declax.training import Optimizer, OptState
 from declax.transforms.abstract import eval_shape
 
 _LISTED = 8
 _SHARE = 100
+_KINDS = ("parameters", "gradients", "optimizer state", "other")
 
 
 @dataclasses.dataclass
@@ -44,8 +49,10 @@ class DeviceBytes:
 
     Attributes:
       mesh: the sizes of the mesh axes by name.
-      sizes: of ``parameters``, ``gradients``, ``optimizer state`` and ``other``; only what there is.
-      replicated: the large parameters that are whole on each device, the largest first: description and bytes.
+      sizes: of ``parameters``, ``gradients``, ``optimizer state`` and ``other``; only what there is. What is in the
+        memory of the host counts apart, as ``optimizer state in pinned_host``.
+      replicated: the large parameters that are whole on each device, the largest first: description and bytes. Equal
+        layers count together.
     """
 
     mesh: Mapping[str, int]
@@ -82,7 +89,7 @@ def bytes_per_device(
 
     Returns:
       Bytes of parameters, gradients, optimizer state and the rest; prints as a table. A large parameter has at least
-      a hundredth of the bytes of all parameters.
+      a hundredth of the bytes of all parameters; so have equal parameters of several layers together.
 
     Raises:
       ShardingError: declared names do not fit the mesh, or an axis has no size.
@@ -99,42 +106,34 @@ def bytes_per_device(
     devices = mesh if isinstance(mesh, (Mesh, AbstractMesh)) else abstract_mesh(mesh)
     whole_model = model if tx is None else [model, eval_shape(Optimizer, model, tx)]
     labels = labels_of("bytes_per_device", shardings, whole_model, devices)
-    held = _held(model, tx, devices) if labels is None else lambda path, array: None
-    state = state_of(whole_model)
-    placed = shardings_of_leaves("bytes_per_device", state.definition, state.leaves, devices, labels, held)
-    sizes = {name: Size() for name in ("parameters", "gradients", "optimizer state", "other")}
-    replicated: list[tuple[str, int]] = []
-    for (path, variable), tree in zip(state._read_pairs(), placed, strict=True):
+    found: dict[tuple[str, str], Size] = {}
+    whole: list[Line[PlanEntry]] = []
+    for entry, variable in rows_of("bytes_per_device", whole_model, devices, labels, _held(model, tx, devices)):
         kind = "parameters" if isinstance(variable, Param) else "other"
         kind = "optimizer state" if isinstance(variable, OptState) else kind
-        kinds = [kind, "gradients"] if is_trainable(path, variable) else [kind]
-        arrays = jax.tree.leaves(getattr(variable, "raw_value", variable))
-        for array, sharding in zip(arrays, jax.tree.leaves(tree), strict=True):
-            if not hasattr(array, "dtype"):
-                continue
-            whole = measure(array)[1]
-            local = math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
-            for name in kinds:
-                sizes[name].local += local
-                sizes[name].whole += whole
-            if kind == "parameters" and local == whole and devices.size > 1:
-                where = format_path(path if tx is None else path[1:])
-                replicated.append((f"{where} {shape_text(array)}", whole))
-    large = [entry for entry in replicated if entry[1] * _SHARE >= sizes["parameters"].whole]
-    found = {name: size for name, size in sizes.items() if size.whole}
-    return DeviceBytes(dict(devices.shape), found, tuple(sorted(large, key=lambda entry: -entry[1])))
+        kinds = [(kind, entry.memory_kind)]
+        kinds += [("gradients", DEVICE)] if is_trainable(entry.path, variable) else []
+        for key in kinds:
+            size = found.setdefault(key, Size())
+            size.local += entry.nbytes
+            size.whole += entry.whole
+        if kind == "parameters" and entry.is_whole and devices.size > 1:
+            whole.append(Line(entry.path if tx is None else entry.path[1:], replace(entry, path=(), reason="")))
+    order = sorted(found, key=lambda key: (_KINDS.index(key[0]), key[1] != DEVICE, key[1]))
+    sizes = {kind if memory == DEVICE else f"{kind} in {memory}": found[kind, memory] for kind, memory in order}
+    total = sum(size.whole for (kind, _), size in found.items() if kind == "parameters")
+    lines = [
+        (f"{format_path(line.path)} {line.content.shape_text}", line.times * line.content.whole)
+        for line in folded(whole)
+    ]
+    large = [line for line in lines if line[1] * _SHARE >= total]
+    return DeviceBytes(dict(devices.shape), sizes, tuple(sorted(large, key=lambda line: -line[1])))
 
 
-def _held(model: Any, tx: Any, mesh: AnyMesh) -> Callable[[Path, Any], NamedSharding | None]:
+def _held(model: Any, tx: Any, mesh: AnyMesh) -> Held:
     """Where an array is, if that is such a mesh; for the state of `tx`, where the parameter is that it mirrors."""
-
-    def own(array: Any) -> NamedSharding | None:
-        sharding = getattr(array, "sharding", None)
-        is_there = isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) == dict(mesh.shape)
-        return sharding if is_there else None
-
     mirrored = {
-        path: (getattr(variable.raw_value, "shape", None), own(variable.raw_value))
+        path: (getattr(variable.raw_value, "shape", None), own_sharding(variable.raw_value, mesh))
         for path, variable in state_of(model, Param).flat_state()
         if OPTIMIZER_AXES not in variable._metadata
     }
@@ -143,20 +142,6 @@ def _held(model: Any, tx: Any, mesh: AnyMesh) -> Callable[[Path, Any], NamedShar
         is_planned = tx is not None and path[0] == 1
         ends = (path[start:] for start in range(2, len(path)))
         shape, sharding = next((mirrored[end] for end in ends if is_planned and end in mirrored), (None, None))
-        return own(array) or (sharding if shape == getattr(array, "shape", ()) else None)
+        return own_sharding(array, mesh) or (sharding if shape == getattr(array, "shape", ()) else None)
 
     return held
-
-
-def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """A mesh without devices."""
-    given: Any = sizes
-    if not isinstance(given, Mapping) or not all(type(size) is int and size > 0 for size in given.values()):
-        raise ShardingError(
-            "mesh",
-            "this is not a mesh",
-            expected="a Mesh, or the sizes of its axes by name",
-            got=repr(sizes),
-            fix='{"data": 4, "model": 2}',
-        )
-    return AbstractMesh(tuple(sizes.values()), tuple(sizes))

@@ -1,1 +1,1 @@
-"""Text of what declax shows: `arrays` by shapes and sizes, `objects` with their contents, and `tables`."""
+"""Text of what declax shows: `arrays` by shapes and sizes, `objects` with their contents, `tables`, equal parts."""

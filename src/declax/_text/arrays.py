@@ -47,8 +47,8 @@ def type_text(array: Any) -> str:
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
-def dtype_text(dtype: np.dtype[Any]) -> str:
-    """A dtype as JAX abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
+def dtype_text(dtype: np.dtype[Any] | str) -> str:
+    """A dtype, or its name, as JAX abbreviates it: ``f32``, ``bf16``, ``u8``, ``bool``."""
     text = str(dtype)
     for long, short in (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i")):
         if text.startswith(long):

@@ -270,7 +270,26 @@ def declared_sharding(
     """
     names = () if metadata.axes is None else _names(metadata.axes, where)
     spec, problems = _resolve(names, tuple(shape), _rules_of(metadata, where), mesh)
-    return NamedSharding(mesh, spec), [Misfit(where, *problem) for problem in problems]
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    kind = axes.memory_kind if isinstance(axes, NamedSharding) else None
+    return NamedSharding(mesh, spec, memory_kind=kind), [Misfit(where, *problem) for problem in problems]
+
+
+def declared_names(metadata: Metadata, where: str) -> list[str]:
+    """The names of axes that a Variable declares; those of a sharding are axes of its mesh."""
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    if axes is None or isinstance(axes, NamedSharding):
+        return []
+    return [part for name in _names(axes, where) for part in several(name) if isinstance(part, str)]
+
+
+def rules_of(metadata: Metadata, where: str) -> dict[str, Any]:
+    """What logical names stand for in a Variable: by the rules of the context, and its own.
+
+    Raises:
+      ShardingError: they contradict each other.
+    """
+    return dict(_rules_of(metadata, where).pairs)
 
 
 def report(where: str, misfits: Sequence[Misfit], mesh: AnyMesh, *, is_traced: bool = False) -> None:
@@ -332,6 +351,8 @@ def _rules_of(metadata: Metadata, where: str) -> Rules:
     """
     rules: Rules = sharding_rules._current.get()
     own = metadata.get("sharding_rules")
+    if isinstance(metadata.axes, NamedSharding):  # whose names are axes of its mesh
+        return Rules((), rules.otherwise)
     if not own:
         return rules
     together = dict(rules.pairs)
@@ -474,6 +495,25 @@ def _mesh_at_creation(metadata: Metadata) -> AnyMesh | None:
     return None if mesh is None or all(kind is AxisType.Manual for kind in mesh.axis_types) else mesh
 
 
+def _warn_without_mesh(where: str, value: Any, metadata: Metadata) -> None:
+    """Warns once of rules that have no effect, since there are several devices and no mesh of them."""
+    rules: Rules = sharding_rules._current.get()
+    is_placed_here = metadata.axes is not None and metadata.get("eager_sharding", using_eager_sharding())
+    is_on_mesh = isinstance(getattr(value, "sharding", None), NamedSharding) or mesh_of(metadata) is not None
+    if not is_placed_here or is_on_mesh or _jax.current_trace() is not _jax.TOP:
+        return
+    used = {name for name, _ in rules.pairs}.intersection(declared_names(metadata, where))
+    text = "sharding_rules: there is no mesh"
+    if used and text not in rules.reported and jax.device_count() > 1:
+        rules.reported.add(text)
+        warnings.warn(
+            f"{text}, so that {where} and what follows lie on one of {jax.device_count()} devices.\n"
+            "  fix: with jax.set_mesh(mesh), dx.sharding_rules(rules): ...",
+            errors.ReplicationWarning,
+            stacklevel=_jax.level_of_user(sys._getframe()),
+        )
+
+
 def _report_traced(value: Any, metadata: Metadata) -> None:
     """Reports the dimensions of a value of another shape that the mesh does not divide; XLA places it."""
     mesh = _mesh_at_creation(metadata)
@@ -490,6 +530,8 @@ def placed(where: str, value: Any, metadata: Metadata, *, is_new: bool = True) -
     if not isinstance(value, (jax.Array, np.ndarray)):
         return value
     sharding = sharding_at_creation(where, metadata, value.shape, is_new=is_new)
+    if sharding is None and sharding_rules._current.get().pairs:
+        _warn_without_mesh(where, value, metadata)
     return value if sharding is None else put(value, sharding)
 
 
@@ -577,9 +619,19 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
     if _jax.current_trace() is _jax.TOP:
         is_there = is_abstract or getattr(value, "sharding", None) == sharding
         return value if is_there else jax.device_put(value, sharding)
-    if isinstance(sharding, Format) or not _is_explicit(target):
-        return _constrain(value, sharding)
-    return reshard(value, target)
+    is_constrained = isinstance(sharding, Format) or not _is_explicit(target)
+    moved = _constrain(value, sharding) if is_constrained else reshard(value, target)
+    return jax.device_put(moved, jax.memory.Space.Host) if is_in_host_memory(target) else moved  # constraints drop it
+
+
+def is_in_host_memory(sharding: NamedSharding) -> bool:
+    """Whether a sharding is in the memory of the host, and not in that of its devices."""
+    mesh, kind = sharding.mesh, sharding.memory_kind
+    if kind is None or "host" not in kind:
+        return False
+    devices = mesh.devices.flat if isinstance(mesh, Mesh) else ()
+    local = next((device for device in devices if device.process_index == jax.process_index()), None)
+    return local is None or kind != local.default_memory().kind
 
 
 def _is_explicit(sharding: NamedSharding) -> bool:

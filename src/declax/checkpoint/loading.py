@@ -19,6 +19,7 @@ from declax._graph.fit import STORED, Difference, Fit, Pairing, Target, compare,
 from declax._graph.nodes import Link, path_of
 from declax._graph.updating import update
 from declax._sharding.declared import Shardings
+from declax._sharding.plans import Plan, mesh_of_plan
 from declax._typing import MISSING
 from declax._typing import Path as LeafPath
 from declax._variables.placement import AxisRules, context_mesh
@@ -38,7 +39,7 @@ from declax.checkpoint.renaming import (
 from declax.checkpoint.saving import Engine, check_engine, classes_of, read_items
 from declax.checkpoint.sources import FolderSource, OrbaxSource
 from declax.checkpoint.upgrading import upgraded_leaves
-from declax.errors import CheckpointError, describe, suggest, type_name, with_article, written_path
+from declax.errors import CheckpointError, ShardingError, describe, suggest, type_name, with_article, written_path
 
 RestoreReport = Fit
 """What `load` did with the leaves of a checkpoint and of its target."""
@@ -52,15 +53,20 @@ class Restored(dict[str, Any]):
     Attributes:
       report: what was restored, renamed or left out.
       metrics: the numbers that were saved with it.
+      plan: where the arrays were on the mesh when they were saved, by item and path; None if on one device.
     """
 
     report: Fit
     metrics: Mapping[str, float]
+    plan: Plan | None
 
-    def __init__(self, items: Mapping[str, Any], report: Fit, metrics: Mapping[str, float]) -> None:
+    def __init__(
+        self, items: Mapping[str, Any], report: Fit, metrics: Mapping[str, float], plan: Plan | None = None
+    ) -> None:
         super().__init__(items)
         self.report = report
         self.metrics = metrics
+        self.plan = plan
 
     def __getitem__(self, name: str) -> Any:
         return _readable(super().__getitem__(name))
@@ -143,13 +149,14 @@ def load(
       abstract: return models with shapes in place of arrays, which are not read.
       mesh: devices on which arrays are placed as declared, or whole; each process reads the parts that it holds.
         None for the mesh of `jax.set_mesh`, if there is one.
-      rules, shardings: as for `init_sharded`.
+      rules, shardings: as for `init_sharded`. A plan has the names of the items as its first keys, or is that of each
+        item.
       progress: a function of the bytes that are read so far, and of all bytes.
       engine: ``"orbax"`` reads the layout of Orbax and Flax NNX, where each item is a folder. It has no digests.
 
     Returns:
-      The items by name: a dict with a `report` and `metrics`. An item that cannot be made again, such as one with a
-      lambda or of a class that is not in `extra`, raises a CheckpointError when it is read.
+      The items by name: a dict with a `report`, `metrics` and `plan`. An item that cannot be made again, such as one
+      with a lambda or of a class that is not in `extra`, raises a CheckpointError when it is read.
 
     Raises:
       MissingExtraError: the engine is not installed.
@@ -173,6 +180,7 @@ def load(
     classes = classes_of(where, extra)
     check_engine(where, engine)
     check_progress(where, progress)
+    mesh = mesh_of_plan(shardings) if mesh is None else mesh
     _check_arguments(
         where, into, items, only, placing := Placing(mesh, rules, shardings, abstract), strict=strict, abstract=abstract
     )
@@ -228,7 +236,17 @@ def load(
     if into is not None:
         found |= {name: into[name] for name in into if name not in found}
     order = manifest.items if into is None else into
-    return Restored({name: found[name] for name in order} | found, report, manifest.metrics)
+    return Restored({name: found[name] for name in order} | found, report, manifest.metrics, _plan_of(where, manifest))
+
+
+def _plan_of(where: str, manifest: Manifest) -> Plan | None:
+    """Where the arrays of a checkpoint were."""
+    if manifest.plan is None:
+        return None
+    try:
+        return Plan.from_table(where, manifest.plan)
+    except ShardingError as error:
+        raise CheckpointError(where, "the plan of the checkpoint is invalid", got=error.got) from None
 
 
 def _leaf_of(name: str, values: Mapping[str, Any]) -> Callable[..., Any]:

@@ -120,11 +120,13 @@ class Manifest:
       files: by name.
       items: by name.
       metrics: numbers by name, such as the loss by which `Checkpoints` chooses the best.
+      plan: where the arrays were, as a `Plan` says it; None if on one device.
     """
 
     files: Mapping[str, FileRecord]
     items: Mapping[str, ItemRecord]
     metrics: Mapping[str, float]
+    plan: Mapping[str, Any] | None = None
 
 
 def full_name(target: Any) -> str:
@@ -153,6 +155,8 @@ def write_manifest(folder: Path, manifest: Manifest, final: Path) -> None:
         "files": {name: asdict(record) for name, record in manifest.files.items()},
         "items": {name: item_table(item) for name, item in manifest.items.items()},
     }
+    if manifest.plan is not None:
+        table["plan"] = dict(manifest.plan)
     rest = json.dumps(table).encode()[1:]  # with an indent, Python and not C would write it
     text = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode() + rest
     check_readable(final / NAME, text)
@@ -251,7 +255,15 @@ def _manifest_of(table: Mapping[str, Any]) -> Manifest:
         if table["version"] != VERSIONS[0] and not (item.is_value or item.structure):
             raise CheckpointError(NAME, f"the item {name!r:.40} has no structure")
     metrics = {str(name): float(value) for name, value in table["metrics"].items()}
-    return Manifest(files, items, metrics)
+    return Manifest(files, items, metrics, plan_table(table))
+
+
+def plan_table(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The plan among the content of a manifest."""
+    plan = table.get("plan")
+    if not (plan is None or isinstance(plan, dict)):
+        raise CheckpointError(NAME, "a plan must be a table")
+    return plan
 
 
 def item_record(table: Mapping[str, Any]) -> ItemRecord:

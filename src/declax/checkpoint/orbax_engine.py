@@ -41,8 +41,10 @@ from declax.checkpoint.manifest import (
     check_readable,
     item_record,
     item_table,
+    plan_table,
 )
 from declax.checkpoint.orbax_progress import Counted, counter_of
+from declax.checkpoint.placed import table_of_items
 from declax.checkpoint.progress import Counter, Progress
 from declax.checkpoint.renaming import key_of_text
 from declax.checkpoint.structures import trees_in
@@ -118,7 +120,8 @@ def _request(ocp: Any, folder: Any, items: list[Item], records: Mapping[str, Ite
         if item.name.startswith("__") or item.name.endswith("~") or "\\" in item.name or "\0" in item.name:
             raise CheckpointError(str(folder), "Orbax keeps no item of this name", got=ascii(item.name)[:80])
     arguments = {item.name: _argument(ocp, str(folder), item) for item in items}
-    ours = {"items": {name: item_table(record) for name, record in records.items()}, "metrics": metrics}
+    tables = {name: item_table(record) for name, record in records.items()}
+    ours = {"items": tables, "metrics": metrics, "plan": table_of_items(items)}
     check_readable(folder / _CHECKPOINT, json.dumps(ours).encode())
     return {"args": ocp.args.Composite(**arguments), "custom_metadata": {_OURS: ours}}
 
@@ -163,7 +166,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, dict[str, Stored]]:
         raise CheckpointError(
             str(folder), "the folder has no items of Orbax", expected="a folder for each item", fix=fix
         )
-    return Manifest({}, records, metrics), stored
+    return Manifest({}, records, metrics, plan_table(custom)), stored
 
 
 def fitted(targets: list[Item], stored: Mapping[str, Stored]) -> dict[str, Stored]:

@@ -16,6 +16,7 @@ from declax._graph.abstract import with_sharding
 from declax._graph.binding import bind
 from declax._graph.nodes import link_of
 from declax._sharding.declared import Shardings, labels_of, shardings_of_leaves
+from declax._sharding.plans import of_item
 from declax._state.definition import StateDef
 from declax._state.states import State
 from declax._typing import MISSING
@@ -266,7 +267,7 @@ def _placed(item: Item, placing: Placing) -> Item:
             found = item.leaves.values()
             definition = StateDef.of(tuple([leaf.path for leaf in found]), tuple([leaf.leaf_def for leaf in found]))
             values = [leaf.value for leaf in found]
-        labels = labels_of("load", placing.shardings, item.value, mesh)
+        labels = labels_of("load", of_item(placing.shardings, item.name), item.value, mesh)
         places = shardings_of_leaves("load", definition, values, mesh, labels)
     leaves = dict(item.leaves)
     for path, value, place in zip(definition.paths, values, places, strict=True):

@@ -33,6 +33,7 @@ from declax.checkpoint.manifest import (
     write_manifest,
 )
 from declax.checkpoint.names import Names
+from declax.checkpoint.placed import table_of_items
 from declax.checkpoint.progress import Counter, Progress, check_progress
 from declax.checkpoint.safetensors import write_tensors
 from declax.checkpoint.structure_writer import StructureWriter
@@ -64,6 +65,8 @@ def save(
 
     When `save` returns, the checkpoint is on the disk. If the process ends earlier, there is no checkpoint at the
     path, or the old one.
+
+    Of arrays on a mesh of several devices, the checkpoint keeps the `Plan` too: ``dx.load(path, abstract=True).plan``.
 
     Args:
       path: the folder, which must not exist.
@@ -126,8 +129,9 @@ def _save(
     total = sum(array.nbytes for array in arrays.values())
     report = Counter(progress, total).add
     numbers = _numbers(str(folder), metrics)
+    plan = table_of_items(read)
     if overwrite and (folder / NAME).exists():
-        _replace(folder, arrays, records, numbers, report)
+        _replace(folder, arrays, records, numbers, plan, report)
         return
     if overwrite:
         _check_empty(folder)
@@ -135,7 +139,7 @@ def _save(
         raise exists_already(folder)
     with new_folder(folder, replaces_empty=overwrite) as temporary:
         files = _write_files(temporary, arrays, report)
-        write_manifest(temporary, Manifest(files, records, numbers), folder)
+        write_manifest(temporary, Manifest(files, records, numbers, plan), folder)
 
 
 def _check_empty(folder: Path) -> None:
@@ -190,6 +194,7 @@ def _replace(
     arrays: Mapping[str, Outgoing],
     records: Mapping[str, ItemRecord],
     metrics: Mapping[str, float],
+    plan: Mapping[str, Any] | None,
     report: Callable[[int], None],
 ) -> None:
     """Puts new files beside those of a checkpoint, then the manifest that names them, and removes the old ones."""
@@ -199,7 +204,7 @@ def _replace(
         try:
             files = _write_files(folder, arrays, report)
             sync_folder(folder)  # no failure of power may keep the manifest, and lose the entry of a file
-            write_manifest(folder, Manifest(files, records, metrics), folder)
+            write_manifest(folder, Manifest(files, records, metrics, plan), folder)
         except BaseException:
             with suppress(CheckpointError):
                 _remove_strays(folder)

@@ -171,8 +171,7 @@ class Spec(SpecData, Replacing, Generic[M_co]):
         >>> found.count("Param"), found.output.shape
         (16781312, (2, 4096))
         """
-        check(self)
-        built = eval_shape(lambda: models_in(Builder(self, Rngs(0)).run()), graph=True)
+        built = shapes_of(self)
         rows = summary_of(built).rows
         devices = None if mesh is None else bytes_per_device(built, mesh, tx=tx, shardings=shardings)
         if not (inputs or named_inputs):
@@ -195,6 +194,12 @@ class Spec(SpecData, Replacing, Generic[M_co]):
 
 
 SpecData.public = Spec
+
+
+def shapes_of(spec: Spec[Any]) -> Any:
+    """The model that a spec builds, or those in a dataclass, with shapes in place of arrays."""
+    check(spec)
+    return eval_shape(lambda: models_in(Builder(spec, Rngs(0)).run()), graph=True)
 
 
 # What requires `rngs`, which `build` takes, comes last: its arguments are not checked.

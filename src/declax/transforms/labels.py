@@ -20,7 +20,6 @@ from declax.transforms._engine.prefixes import (
     held_at,
     inconsistent_aliasing,
     is_same_label,
-    label_by_filter,
 )
 from declax.transforms._engine.structure import add_labels, is_root
 from declax.transforms.trees import NodeStates, plain_path
@@ -67,7 +66,7 @@ def prefix(
     by_filter: StateLabels[Any] | None = None
     if isinstance(labels, (StateLabels, Mapping)):
         by_filter = labels if isinstance(labels, StateLabels) else StateLabels(labels)
-        label_of = functools.partial(label_by_filter, by_filter, where="prefix")
+        label_of = functools.partial(by_filter.label_of, where="prefix")
     if not callable(label_of) or is_root(label_of):
         raise TransformError(
             "prefix",

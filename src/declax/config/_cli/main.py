@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             files = importlib.import_module("declax.config._cli.shapes")
             files.check_files(options.words, output, strict=options.strict)
             return output.status
-        words = read_words(options.words, takes_part=options.command in ("show", "summary", "build"))
+        words = read_words(options.words, takes_part=options.command in ("show", "summary", "plan", "build"))
         if words.target is None:
             raise usage_error("the class is missing", fix=f"declax {options.command} module:Class, such as models:Net")
         commands = importlib.import_module("declax.config._cli.with_class")  # loads JAX

@@ -68,8 +68,17 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "TYPE",
         "help": "the type of an input, such as float32[8,28,28,1] or int32[b, n]; repeat it for several inputs",
     },
-    "--mesh": {"metavar": "AXES", "help": "the sizes of mesh axes, such as data=4,model=2: print bytes on each device"},
+    "--mesh": {
+        "metavar": "AXES",
+        "help": "the sizes of mesh axes, such as data=4,model=2, for the bytes on each device",
+    },
     "--rules": {"metavar": "RULES", "default": "", "help": "axes of logical names, such as embed=,mlp=model"},
+    "--strategy": {
+        "choices": ("names", "fsdp"),
+        "default": "names",
+        "help": "how arrays are split (default: by names)",
+    },
+    "--out": {"metavar": "FILE", "help": "write the plan to a file too, which dx.Plan.read reads"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
     "--strict": {"action": "store_true", "help": "warnings are errors, such as axes that are added by chance"},
     "--seed": {"type": int, "default": 0, "help": "the seed of the random streams that parts take (default 0)"},
@@ -106,6 +115,12 @@ def declax_parser() -> Parser:
         "--input --mesh --rules --optimizer --format",
         "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
         "summary models:Net net.toml --mesh data=4,model=2 --optimizer adam",
+    )  # fmt: skip
+    add(
+        "plan", "show where each array is on a mesh, why, and its bytes on each device; no device is needed", _PART,
+        "--mesh --strategy --rules --optimizer --out --format",
+        "plan models:GPT gpt.toml --mesh data=64,model=4 --strategy fsdp",
+        "plan models:GPT gpt.toml --mesh data=8,model=4 --rules embed=,mlp=model --optimizer adam --out plan.json",
     )  # fmt: skip
     add(
         "build", "build the model and summarize it", _PART, "--seed --format",

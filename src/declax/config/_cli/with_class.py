@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
 from declax._random.streams import Rngs
+from declax._sharding.fully_sharded import fsdp
+from declax._sharding.planning import plan as plan_of
 from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
 from declax.config._cli.output import Output, usage_error, write
@@ -30,8 +33,10 @@ from declax.config._files.reading import read_document
 from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
-from declax.config.specs import Spec, SpecSummary
-from declax.errors import ConfigError, describe, with_article
+from declax.config.specs import Spec, SpecSummary, shapes_of
+from declax.errors import ConfigError, ReplicationWarning, describe, with_article
+from declax.training import Optimizer
+from declax.transforms.abstract import eval_shape
 
 _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
@@ -88,8 +93,32 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
     inputs = [_input(text) for text in options.input]
     mesh = None if options.mesh is None else _sizes(options.mesh)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
-    with sharding_rules({name: axis or None for name, axis in _pairs("--rules", options.rules, "embed=,mlp=model")}):
+    with sharding_rules(_rules(options.rules)):
         _summarize(cls, words, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
+
+
+def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    """Prints where each array of the model, and of its optimizer, is on a mesh."""
+    if options.mesh is None:
+        raise usage_error("plan: the mesh is missing", fix="--mesh data=64,model=4")
+    mesh, rules = _sizes(options.mesh), _rules(options.rules)
+    tx = None if options.optimizer is None else _transformation(options.optimizer)
+    strategy = fsdp if options.strategy == "fsdp" else None
+    for run, spec in _specs(cls, words):
+        with noting_place(run.document()) if words.part is None else contextlib.nullcontext():
+            model = shapes_of(spec)
+        if not jax.tree.leaves(model) and words.part is None and (parts := _parts(spec)):
+            raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
+        whole = model if tx is None else {"model": model, "optimizer": eval_shape(Optimizer, model, tx)}
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ReplicationWarning)
+            made = plan_of(whole, mesh, strategy, rules=rules)
+        for warning in told:
+            write(str(warning.message), "", sys.stderr)
+        data = {**made.to_table(), "devices": {"bytes": made.nbytes, "of": made.whole}}
+        output.add(run.name, str(made), data, "table")
+        if options.out is not None:
+            made.write(options.out)
 
 
 def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -130,6 +159,11 @@ def _sizes(text: str) -> dict[str, int]:
     if pairs and all(size.isdecimal() and int(size) for _, size in pairs):
         return {name: int(size) for name, size in pairs}
     raise usage_error("--mesh: these are not the sizes of mesh axes", got=repr(text), fix="--mesh data=4,model=2")
+
+
+def _rules(text: str) -> dict[str, str | None]:
+    """What logical names stand for, as `embed=,mlp=model`."""
+    return {name: axis or None for name, axis in _pairs("--rules", text, "embed=,mlp=model")}
 
 
 def _pairs(option: str, text: str, example: str) -> list[tuple[str, str]]:

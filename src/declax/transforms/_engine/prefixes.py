@@ -27,7 +27,7 @@ from declax._state.definition import LeafDef
 from declax._state.states import State
 from declax._text.objects import value_text
 from declax._typing import MISSING, Immutable, Path
-from declax._variables.placement import make_spec
+from declax._variables.placement import AnyMesh, make_spec
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
 from declax.transforms._engine.names import joined, name_plain, name_roots, names_in_result, parameters
@@ -89,8 +89,40 @@ class StateLabels(Immutable, Mapping[Any, L]):
         Raises:
           TransformError: no filter matches the leaf.
         """
-        label: L = label_by_filter(self, path, leaf, type(self).__name__)
-        return label
+        return self.label_of(path, leaf, type(self).__name__)
+
+    def label_of(self, path: Path, held: Any, where: str) -> L:
+        """The label of the first filter that takes a Variable or array.
+
+        Raises:
+          TransformError: no filter does.
+        """
+        number = self.number_of(path, held)
+        if number is not None:
+            return self.labels[number]
+        raise TransformError(
+            f"{where}, {format_path(path)}",
+            "no filter matches this leaf",
+            expected=" or ".join(map(as_written, self.filters)),
+            got=describe(held),
+            fix="{..., ...: None}        # `...` as the last filter takes the rest",
+        )
+
+    def number_of(self, path: Path, held: Any) -> int | None:
+        """The number of the first filter that takes a Variable or array."""
+        return next((number for number, predicate in enumerate(self.predicates) if predicate(path, held)), None)
+
+    def unused(self, used: Collection[int]) -> list[Filter]:
+        """The filters that have selected nothing, from the numbers of those that have; ``...`` need not."""
+        others = (filter_ for number, filter_ in enumerate(self.filters) if number not in used)
+        return [filter_ for filter_ in others if filter_ is not ... and filter_ is not True]
+
+    def check_usable(self, option: str) -> None:
+        """Raises if an option of a transform cannot take these labels."""
+
+    def below(self, path: Path) -> Any:
+        """What labels the model at a path of a container; filters see the paths in each model."""
+        return self
 
     def __getitem__(self, filter_: Filter) -> L:
         if filter_ not in self.filters:
@@ -113,6 +145,8 @@ def _pairs_of(labels: Mapping[Any, L] | Iterable[tuple[Filter, L]]) -> Iterable[
     """The filters with their labels; of a State of labels, one for each of its paths."""
     if isinstance(labels, State):
         return [(PathIn(path), label) for path, label in zip(labels.paths, labels.leaves, strict=True)]
+    if isinstance(labels, StateLabels):
+        return zip(labels.filters, labels.labels, strict=True)
     if isinstance(labels, Mapping):
         return cast("Mapping[Any, L]", labels).items()
     return labels
@@ -185,6 +219,8 @@ class Prefixes:
             if not is_graph(graph):
                 check_selects_nothing(name, [spec for _, spec in specs], StateLabels)
             for keys, spec in specs:
+                if isinstance(spec, StateLabels):
+                    spec.check_usable(name)
                 others = [label for label in labels_of(spec) if not kind.is_label(label)]
                 if others:
                     raise _not_a_label(joined(name, [*map(plain_key, keys)]), spec, others[0], kind)
@@ -299,6 +335,10 @@ def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], 
                 give, spec, below, is_leaf=lambda value: value is not spec and is_spec(value, is_label)
             )
             return
+        if isinstance(spec, StateLabels):
+            for keys, number in jax.tree_util.tree_leaves_with_path(below):
+                specs[number] = spec.below(tuple(map(plain_key, keys)))
+            return
         for number in jax.tree_util.tree_leaves(below):
             specs[number] = spec
 
@@ -317,24 +357,6 @@ def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], 
     return specs
 
 
-def label_by_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> Any:
-    """The label of the first filter that takes a Variable or array."""
-    return spec.labels[_first_filter(spec, path, held, where)]
-
-
-def _first_filter(spec: StateLabels[Any], path: Path, held: Any, where: str) -> int:
-    for number, predicate in enumerate(spec.predicates):
-        if predicate(path, held):
-            return number
-    raise TransformError(
-        f"{where}, {format_path(path)}",
-        "no filter matches this leaf",
-        expected=" or ".join(map(as_written, spec.filters)),
-        got=describe(held),
-        fix="{..., ...: None}        # `...` as the last filter takes the rest",
-    )
-
-
 class Selection:
     """Labels by filter for some leaves, and which of the filters have selected one."""
 
@@ -348,25 +370,28 @@ class Selection:
 
     def label(self, path: Path, leaf_def: LeafDef, value: Any) -> Any:
         """The label of a leaf."""
-        number = _first_filter(self._labels, path, held_at(leaf_def, value), self._where)
-        self._used.add(number)
+        held = held_at(leaf_def, value)
+        number = self._labels.number_of(path, held)
         self._leaves.append(format_path(path))
+        if number is None:
+            return self._labels.label_of(path, held, self._where)
+        self._used.add(number)
         return self._labels.labels[number]
 
     def check_all_select(self) -> None:
         """Raises if there are leaves, and a filter other than ``...`` has selected none."""
-        for number, filter_ in enumerate(self._labels.filters):
-            if self._leaves and number not in self._used and filter_ is not ... and filter_ is not True:
-                rest = len(self._leaves) - _LISTED
-                more = f" and {rest} more" if rest > 0 else ""
-                raise TransformError(
-                    self._where,
-                    f"the filter {as_written(filter_)} selects nothing",
-                    expected=f"a filter that takes some of {', '.join(self._leaves[:_LISTED])}{more}",
-                    got=repr(self._labels),
-                    why="no leaf matches it that an earlier filter has left",
-                    fix="correct the filter, or leave it out",
-                )
+        unused = self._labels.unused(self._used) if self._leaves else []
+        if unused:
+            rest = len(self._leaves) - _LISTED
+            more = f" and {rest} more" if rest > 0 else ""
+            raise TransformError(
+                self._where,
+                f"the filter {as_written(unused[0])} selects nothing",
+                expected=f"a filter that takes some of {', '.join(self._leaves[:_LISTED])}{more}",
+                got=repr(self._labels),
+                why="no leaf matches it that an earlier filter has left",
+                fix="correct the filter, or leave it out",
+            )
 
 
 def held_at(leaf_def: LeafDef, value: Any) -> Any:
@@ -377,7 +402,7 @@ def held_at(leaf_def: LeafDef, value: Any) -> Any:
 def label_at(spec: Any, path: Path, leaf_def: LeafDef, value: Any, where: str) -> Any:
     """The label of the leaf at a path below a root."""
     if isinstance(spec, StateLabels):
-        return label_by_filter(spec, path, held_at(leaf_def, value), where)
+        return spec.label_of(path, held_at(leaf_def, value), where)
     if isinstance(spec, (State, Variable)) or is_root(spec):
         return _label_in(spec, path, where, leaf_def, value)
     return spec
@@ -393,7 +418,7 @@ def _label_in(graph: Any, path: Path, where: str, leaf_def: LeafDef = None, valu
     if held is MISSING:
         by_filter, above = filters_of_labels(graph)
         if by_filter is not None:
-            return label_by_filter(by_filter, (*above, *path), held_at(leaf_def, value), where)
+            return by_filter.label_of((*above, *path), held_at(leaf_def, value), where)
         raise TransformError(where, f"the graph of labels has none at {format_path(path)}", got=describe(graph))
     return held._raw if isinstance(held, Variable) else held  # labels are not values, so `raw_value` must not warn
 
@@ -674,6 +699,7 @@ class StateSharding(StateLabels[Hashable]):
 
     Args:
       labels: for each filter a sharding or `PartitionSpec`, or None for leaves whose place JAX chooses.
+      reasons: for some paths a reason, which `plan` shows.
 
     Raises:
       TransformError: `labels` are not pairs of filters and labels.
@@ -683,6 +709,30 @@ class StateSharding(StateLabels[Hashable]):
     >>> dx.StateSharding({dx.Param: jax.P("data"), ...: None}).shardings
     (P('data',), None)
     """
+
+    reasons: Mapping[Path, str] | None
+
+    def __init__(
+        self,
+        labels: Mapping[Any, Hashable] | Iterable[tuple[Filter, Hashable]],
+        /,
+        reasons: Mapping[Path, str] | None = None,
+    ) -> None:
+        super().__init__(labels)
+        vars(self).update(reasons=reasons)
+
+    def __eq__(self, other: object) -> bool:
+        return (self.filters, self.labels) == (other.filters, other.labels) if type(other) is type(self) else False
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.filters, self.labels))
+
+    def on(self, mesh: AnyMesh) -> StateSharding:
+        """The shardings on a mesh; those of filters are on any."""
+        return self
+
+    def check_leaves(self, where: str, paths: Sequence[Path]) -> None:
+        """Raises if these are the shardings of another model."""
 
     @property
     def shardings(self) -> tuple[Any, ...]:
