@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import jax
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
+from jax._src.clusters import ClusterEnv as _ClusterEnv
 from jax._src.traceback_util import register_exclusion
 
 from declax.errors import DeclaxError
@@ -40,6 +41,11 @@ def converts_to_array(module: str) -> bool:
     swallows exceptions.
     """
     return module.startswith("jax._src.numpy.") and module != "jax._src.numpy.array_methods"
+
+
+def is_on_a_cluster() -> bool:
+    """Whether `jax.distributed.initialize` finds out by itself which processes there are."""
+    return any(env.is_env_present() for env in _ClusterEnv._cluster_types if not env.opt_in_only_method)
 
 
 def current_trace() -> Any:
