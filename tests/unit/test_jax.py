@@ -156,3 +156,7 @@ def test_what_a_cluster_is(monkeypatch):
     assert not _jax.is_on_a_cluster()
     monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1;tcp://10.0.0.1:1234")
     assert _jax.is_on_a_cluster()
+
+
+def test_the_first_of_one_process():
+    assert _jax.first_to_say("key", "0") == "0"
