@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -40,6 +41,24 @@ def test_a_process_that_fails_is_an_error() -> None:
     done = python(EXAMPLE / "distributed.py", "model.heads=5")
     assert done.returncode == 1
     assert "process 0 of 1 ended with status 1:\nTraceback" in done.stderr
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    """With the examples and the losses of one process that was not interrupted."""
+    pytest.importorskip("grain")
+
+    def steps(folder: str, processes: int, last: int) -> list[tuple[str, str, str]]:
+        options = ["--processes", str(processes), "--devices", "1"]
+        done = python("-m", "declax.launch", *options, EXAMPLE / "resume.py", tmp_path / folder, str(last))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return re.findall(r"^\[0\] step (\d+): loss (\S+), examples (.*)$", done.stdout, re.MULTILINE)
+
+    resumed = [*steps("run", 2, 2), *steps("run", 4, 4), *steps("run", 1, 5)]
+    alone = steps("alone", 1, 5)
+    assert [number for number, _, _ in alone] == list("12345")
+    for (number, loss, examples), (other, other_loss, other_examples) in zip(resumed, alone, strict=True):
+        assert (number, examples) == (other, other_examples)
+        assert float(loss) == pytest.approx(float(other_loss), abs=2e-4)  # printed with four digits
 
 
 def test_the_file_is_as_its_schema_has_it() -> None:
