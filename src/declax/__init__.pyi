@@ -214,6 +214,7 @@ from declax.nn import LoRA as LoRA
 from declax.nn import LoRALinear as LoRALinear
 from declax.nn import LoRALinearGeneral as LoRALinearGeneral
 from declax.nn import LSTMCell as LSTMCell
+from declax.nn import MoE as MoE
 from declax.nn import MultiHeadAttention as MultiHeadAttention
 from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn import PReLU as PReLU
