@@ -19,7 +19,6 @@ import numpy as np
 import optax
 
 import declax as dx
-import declax.launch
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "parallel"))
 from recipes import RECIPES, Recipe
@@ -66,7 +65,7 @@ def report(trained: Trained) -> dict[str, Any]:
 
 
 def main(out: str, *names: str) -> None:
-    declax.launch.initialize()
+    dx.launch.initialize()
     run = dx.from_config(Run, CONFIG)
     found = {name: report(train(run, RECIPES[name])) | {"told": told(run, RECIPES[name])} for name in names}
     if jax.process_index() == 0:

@@ -19,7 +19,6 @@ import optax
 from jax.sharding import AxisType, NamedSharding
 
 import declax as dx
-import declax.launch
 
 BATCH_SIZE = 8  # of all processes together, whose number divides it
 NUMBERS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
@@ -50,7 +49,7 @@ def make() -> tuple[dx.Linear, dx.Optimizer[dx.Linear]]:
 
 def main(folder: str, steps: int) -> None:
     """Trains until so many steps are done, those of earlier runs among them."""
-    declax.launch.initialize()
+    dx.launch.initialize()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     rows, whole = NamedSharding(mesh, jax.P("data")), NamedSharding(mesh, jax.P())
     model, optimizer = dx.init_sharded(make, mesh=mesh)

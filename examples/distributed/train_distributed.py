@@ -19,7 +19,6 @@ import optax
 from jax.sharding import AxisType, NamedSharding
 
 import declax as dx
-import declax.launch
 from distributed_run import Run
 from gpt import GPT
 from train_gpt import Tokens, load_topics, train_step
@@ -57,7 +56,7 @@ def train(run: Run) -> list[float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     run = dx.cli(Run, argv, default=HERE / "distributed.toml")
-    declax.launch.initialize()
+    dx.launch.initialize()
     losses = train(run)
     print(json.dumps({"devices": jax.device_count(), "losses": losses}))
     return 0

@@ -11,6 +11,7 @@ from declax import graphlib as graphlib
 from declax import helpers as helpers
 from declax import ids as ids
 from declax import initializers as initializers
+from declax import launch as launch
 from declax import module as module
 from declax import nn as nn
 from declax import object as object  # noqa: A004  # the name that it has in NNX

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
 import declax as dx
-import declax.launch
 
 
 def tried(name: str, save: Callable[[], object]) -> None:
@@ -28,7 +27,7 @@ def tried(name: str, save: Callable[[], object]) -> None:
 
 
 def main(folder: Path) -> None:
-    declax.launch.initialize()
+    dx.launch.initialize()
     me = jax.process_index()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     items = {"model": dx.init_sharded(dx.Linear, 2, 2, rngs=dx.Rngs(0), mesh=mesh), "own": {"x": jnp.ones(2)}}

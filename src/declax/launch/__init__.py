@@ -38,8 +38,8 @@ def initialize(**options: Any) -> None:
     Raises:
       RuntimeError: it was called before, or JAX has used a device.
 
-    >>> import declax.launch
-    >>> declax.launch.initialize()
+    >>> import declax as dx
+    >>> dx.launch.initialize()
     >>> jax.process_count()
     1
     """
@@ -48,7 +48,8 @@ def initialize(**options: Any) -> None:
             jax.distributed.initialize(**options)
         return
     numbers = {"num_processes": int(os.environ[PROCESSES]), "process_id": int(os.environ[PROCESS])}
-    jax.distributed.initialize(**{"shutdown_timeout_seconds": 30, **numbers, **options})
+    given: dict[str, Any] = {"shutdown_timeout_seconds": 30, **numbers, **options}
+    jax.distributed.initialize(**given)
     if REPORTS in os.environ:
         _report_errors(int(os.environ[REPORTS]))
 

@@ -14,7 +14,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Reads the command line, and runs the program."""
     parser = argparse.ArgumentParser(
         prog="python -m declax.launch",
-        description="Starts a Python program in several processes of this machine, which declax.launch.initialize() "
+        description="Starts a Python program in several processes of this machine, which dx.launch.initialize() "
         "connects. When one fails, all are ended, and its error is printed last.",
         epilog="SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to all. The exit status is that of the "
         "process that fails first, 128 and the number of the signal if one ended it, or 124 if time is up.",

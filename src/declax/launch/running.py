@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import FrameType
 from typing import IO, Any, Final, NamedTuple, TypeAlias
 
@@ -210,7 +210,7 @@ def _thread(function: Callable[..., object], *arguments: Any) -> threading.Threa
 
 
 @contextlib.contextmanager
-def _forwarding(ending: _Ending) -> Iterator[None]:
+def _forwarding(ending: _Ending) -> Generator[None, None, None]:
     before = {number: signal.signal(number, ending.forward) for number in FORWARDED}
     try:
         yield
@@ -236,7 +236,7 @@ def _environment(port: int, processes: int, number: int, devices: int | None) ->
 
 
 @contextlib.contextmanager
-def _free_port() -> Iterator[int]:
+def _free_port() -> Generator[int, None, None]:
     """A port that nobody else is given meanwhile: bound, and not listening."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
