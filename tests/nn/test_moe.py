@@ -220,3 +220,11 @@ def test_sizes_that_do_not_fit(normal):
 def test_capacities(length, factor):
     expected = min(length, math.ceil(round(factor * 2 * length / 4, 6)))
     assert routing.capacity(factor, 2, length, 4) == expected
+
+
+def test_a_compiled_dropless_layer_cannot_be_mapped_over_tokens_alone(normal):
+    """As its description says; tells when JAX can."""
+    layer, x = made(), normal(2, *SHAPE)
+    with pytest.raises(NotImplementedError, match="ragged_dot"):
+        dx.vmap(dx.jit(lambda layer, x: layer(x)), in_axes=(None, 0))(layer, x)
+    dx.vmap(dx.jit(lambda layer, x: layer(x)), in_axes=(None, 0))(made(capacity_factor=1.0), x)
