@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pickle
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -46,14 +47,16 @@ COLLECTIVES = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
     """What training gives, by processes and devices, and by recipe. One start of JAX serves all recipes."""
-    sys.path.append(str(EXAMPLES / "distributed"))
-    launch = importlib.import_module("launching").launch
-    sys.path.pop()
     found = {}
     for where, names in ((ONE, ["data"]), (EIGHT, COLLECTIVES), (FOUR, COLLECTIVES)):
         out = tmp_path_factory.mktemp("trained") / "found.pickle"
         processes, devices = where
-        launch([str(HERE / "train_recipes.py"), str(out), *names], processes=processes, devices=devices, seconds=900)
+        options = [f"--processes={processes}", f"--devices={devices}", "--timeout=900"]
+        program = [str(HERE / "train_recipes.py"), str(out), *names]
+        done = subprocess.run(
+            [sys.executable, "-m", "declax.launch", *options, *program], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-5000:]
         found[where] = pickle.loads(out.read_bytes())
     return found
 

@@ -63,7 +63,10 @@ LAYERS: list[tuple[str, str]] = [
     (OLDER_MODULES, "older names of `graphlib` and `pytreelib`"),
     ("config", "models from configuration, and the command line"),
     ("checkpoint", "checkpoints: files of arrays, what is saved with them, and restoring"),
-    ("weights _export testing", "weights of other libraries; programs for other processes; checks for tests of users"),
+    (
+        "weights _export testing launch",
+        "weights of other libraries; programs for other processes; checks for tests of users; several processes",
+    ),
     ("__main__", "the public names, and nothing else; nothing inside imports it"),
 ]
 LAYER_OF = {name: number for number, (names, _) in enumerate(LAYERS) for name in names.split()}
@@ -130,6 +133,7 @@ PROTOCOL_ERRORS: dict[tuple[str, str], str] = {
     ("_classes/construction.py", "AttributeError"): "of an attribute that an object does not have",
     ("_classes/pytree.py", "AttributeError"): "of an attribute that a class does not have",
     ("_fields/annotations.py", "AttributeError"): "`typing` probes annotations for special attributes",
+    ("launch/__main__.py", "ArgumentTypeError"): "argparse makes a message of it",
     ("shapes/annotations.py", "KeyError"): "of a name that does not exist, of which Python makes a NameError",
     ("nn/cells.py", "NotImplementedError"): "of a member that a cell does not define",
     ("training/metrics.py", "NotImplementedError"): "of a method that a metric does not define",

@@ -20,9 +20,7 @@ import optax
 
 import declax as dx
 
-sys.path.append(str(Path(__file__).parents[1] / "examples" / "distributed"))
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "parallel"))
-from launching import join
 from recipes import RECIPES, Recipe
 from train_parallel import Run, Trained, collectives, train
 
@@ -67,7 +65,7 @@ def report(trained: Trained) -> dict[str, Any]:
 
 
 def main(out: str, *names: str) -> None:
-    join()
+    dx.launch.initialize()
     run = dx.from_config(Run, CONFIG)
     found = {name: report(train(run, RECIPES[name])) | {"told": told(run, RECIPES[name])} for name in names}
     if jax.process_index() == 0:

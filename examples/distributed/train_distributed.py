@@ -2,7 +2,7 @@
 
     python examples/distributed/train_distributed.py [FILE] [PATH=VALUE ...]
 
-Each launcher starts this program once for each process; alone, it trains with one process. The losses are printed as
+A launcher starts this program once for each process; alone, it trains with one process. The losses are printed as
 JSON.
 """
 
@@ -21,7 +21,6 @@ from jax.sharding import AxisType, NamedSharding
 import declax as dx
 from distributed_run import Run
 from gpt import GPT
-from launching import join
 from train_gpt import Tokens, load_topics, train_step
 
 HERE = Path(__file__).parent
@@ -57,7 +56,7 @@ def train(run: Run) -> list[float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     run = dx.cli(Run, argv, default=HERE / "distributed.toml")
-    join()
+    dx.launch.initialize()
     losses = train(run)
     print(json.dumps({"devices": jax.device_count(), "losses": losses}))
     return 0

@@ -11,6 +11,7 @@ from declax import graphlib as graphlib
 from declax import helpers as helpers
 from declax import ids as ids
 from declax import initializers as initializers
+from declax import launch as launch
 from declax import module as module
 from declax import nn as nn
 from declax import object as object  # noqa: A004  # the name that it has in NNX
@@ -218,6 +219,7 @@ from declax.nn import LoRA as LoRA
 from declax.nn import LoRALinear as LoRALinear
 from declax.nn import LoRALinearGeneral as LoRALinearGeneral
 from declax.nn import LSTMCell as LSTMCell
+from declax.nn import MoE as MoE
 from declax.nn import MultiHeadAttention as MultiHeadAttention
 from declax.nn import OptimizedLSTMCell as OptimizedLSTMCell
 from declax.nn import PReLU as PReLU

@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar, cast
 
 import jax
 from jax._src import core as _core
+from jax._src import distributed as _distributed
 from jax._src.array import ArrayImpl as ArrayImpl
+from jax._src.clusters import ClusterEnv as _ClusterEnv
 from jax._src.traceback_util import register_exclusion
 from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
 
@@ -41,6 +43,23 @@ def converts_to_array(module: str) -> bool:
     swallows exceptions.
     """
     return module.startswith("jax._src.numpy.") and module != "jax._src.numpy.array_methods"
+
+
+def is_on_a_cluster() -> bool:
+    """Whether `jax.distributed.initialize` finds out by itself which processes there are."""
+    return any(env.is_env_present() for env in _ClusterEnv._cluster_types if not env.opt_in_only_method)
+
+
+def first_to_say(key: str, value: str) -> str:
+    """The value that the first process of a program gave for a key; this one, if it is the first or alone."""
+    client = _distributed.global_state.client
+    if client is None:
+        return value
+    try:
+        client.key_value_set(key, value, allow_overwrite=False)
+    except jax.errors.JaxRuntimeError:  # it exists already
+        return cast(str, client.blocking_key_value_get(key, 10_000))
+    return value
 
 
 def current_trace() -> Any:

@@ -91,6 +91,10 @@ CASES = {
     "MultiHeadAttention, grouped": Case(grouped, SEQUENCES),
     "MLP": Case(lambda nnx, rngs, **o: nnx.MLP(8, 16, rngs=rngs, **o), SEQUENCES, is_of_the_peer=False),
     "GatedMLP": Case(lambda nnx, rngs, **o: nnx.GatedMLP(8, 16, rngs=rngs, **o), SEQUENCES, is_of_the_peer=False),
+    "MoE": Case(lambda nnx, rngs, **o: nnx.MoE(8, 16, 4, rngs=rngs, **o), SEQUENCES, is_of_the_peer=False),
+    "MoE, with a capacity": Case(
+        lambda nnx, rngs, **o: nnx.MoE(8, 16, 4, capacity_factor=0.75, rngs=rngs, **o), SEQUENCES, is_of_the_peer=False
+    ),
     "LSTMCell": cell("LSTMCell"),
     "OptimizedLSTMCell": cell("OptimizedLSTMCell"),
     "GRUCell": cell("GRUCell"),

@@ -62,6 +62,8 @@ CASES = {
     ),
     "MLP": (lambda r: dx.MLP(3, 8, 2, rngs=r), ["float32[b, n, 3]"], ()),
     "GatedMLP": (lambda r: dx.GatedMLP(3, 8, rngs=r), ["float32[b, n, 3]"], ()),
+    "MoE": (lambda r: dx.MoE(3, 8, 4, rngs=r), ["float32[b, n, 3]"], ()),
+    "MoE, with a capacity": (lambda r: dx.MoE(3, 8, 4, capacity_factor=1.25, rngs=r), ["float32[b, n, 3]"], ()),
     "LoRA": (lambda r: dx.LoRA(3, 2, 4, rngs=r), ["float32[b, n, 3]"], ()),
     "LoRALinear": (lambda r: dx.LoRALinear(3, 4, lora_rank=2, rngs=r), ["float32[b, n, 3]"], ()),
     "PReLU": (lambda r: dx.PReLU(), ["float32[b, n]"], ()),

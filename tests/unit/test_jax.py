@@ -149,3 +149,14 @@ def test_what_a_user_has_placed():
     f(jnp.ones(2))
     assert found == [True, True, False, False, False, False]
     assert _jax.num_compiled(f) == 1
+
+
+def test_what_a_cluster_is(monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert not _jax.is_on_a_cluster()
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1;tcp://10.0.0.1:1234")
+    assert _jax.is_on_a_cluster()
+
+
+def test_the_first_of_one_process():
+    assert _jax.first_to_say("key", "0") == "0"

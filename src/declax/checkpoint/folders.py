@@ -10,17 +10,47 @@ import secrets
 import shutil
 import socket
 import weakref
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import jax
+
+from declax._jax import first_to_say
 from declax.checkpoint.files import NO_FOLLOW, after_commit, naming, open_regular
 from declax.errors import CheckpointError
 
 LOCK = ".lock"
 """The file whose lock a writer of a folder holds; the system releases it when the process ends."""
+
+
+_CURES = """\
+if jax.process_index() == 0: {save}        # one process writes; each has the whole arrays
+{orbax}        # all processes write, each its part of the arrays"""
+OF_ONE_PATH = _CURES.format(save="dx.save(path, items)", orbax='dx.save(path, items, engine="orbax")')
+OF_STEPS = _CURES.format(save="checkpoints.save(step, items)", orbax='dx.Checkpoints(folder, engine="orbax")')
+"""What to write where several processes save to one folder."""
+
+_saves: Counter[str] = Counter()
+"""How often this process has saved to each path."""
+
+
+def check_one_process_writes(folder: Path) -> None:
+    """Raises if another process of this program and machine saves to the path too: the last one would win.
+
+    Processes that save the same number of times to a path do it together, whichever comes first.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    path = os.path.abspath(folder)
+    _saves[path] += 1
+    here = str(jax.process_index())
+    first = first_to_say(f"declax/save/{socket.gethostname()}/{path}/{_saves[path]}", here)
+    if first != here:
+        raise CheckpointError(str(folder), f"process {first} saves to this path too", fix=OF_ONE_PATH)
 
 
 class Claim:
@@ -48,7 +78,8 @@ class Claim:
         except BlockingIOError:
             holder = os.read(descriptor, 200).decode("utf-8", "replace")
             self.release()
-            fix = "checkpoints.close()        # of the Checkpoints that wrote there"
+            closed = "checkpoints.close()        # of the Checkpoints that wrote there"
+            fix = OF_STEPS if jax.distributed.is_initialized() else closed
             raise CheckpointError(str(folder), "another writer uses this folder", got=holder or None, fix=fix) from None
         except OSError as error:
             self.release()
@@ -153,6 +184,8 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
 def exists_already(path: Path) -> CheckpointError:
     """The error of a checkpoint that would be overwritten."""
     fix = "dx.save(path, items, overwrite=True)        # replaces a checkpoint"
+    if jax.distributed.is_initialized():
+        fix = f"{fix}\n{OF_ONE_PATH}"
     return CheckpointError(str(path), "the path exists already", fix=fix)
 
 

@@ -20,7 +20,7 @@ from declax._typing import MISSING
 from declax.checkpoint import orbax_engine
 from declax.checkpoint.arrays import SCALARS, Outgoing, check_storable, dtype_text
 from declax.checkpoint.files import after_commit, naming
-from declax.checkpoint.folders import Claim, exists_already, new_folder, sync_folder
+from declax.checkpoint.folders import Claim, check_one_process_writes, exists_already, new_folder, sync_folder
 from declax.checkpoint.items import Graph, Item, Leaf, item_of, text_of
 from declax.checkpoint.manifest import (
     NAME,
@@ -84,8 +84,8 @@ def save(
 
     Raises:
       MissingExtraError: the engine is not installed.
-      CheckpointError: the path exists, the disk is full, another writer is there, or a leaf cannot be stored. An old
-        checkpoint at the path is unchanged.
+      CheckpointError: the path exists, the disk is full, another writer is there, several processes save to it, or a
+        leaf cannot be stored. An old checkpoint at the path is unchanged.
 
     Warns:
       CheckpointWarning: values have no name in files, such as a lambda or ``optax.adam(0.1)``, so that a `load` of
@@ -130,6 +130,7 @@ def _save(
     report = Counter(progress, total).add
     numbers = _numbers(str(folder), metrics)
     plan = table_of_items(read)
+    check_one_process_writes(folder)
     if overwrite and (folder / NAME).exists():
         _replace(folder, arrays, records, numbers, plan, report)
         return

@@ -65,6 +65,7 @@ from declax.nn.drop_path import DropPath as DropPath
 from declax.nn.dtypes import canonicalize_dtype as canonicalize_dtype
 from declax.nn.dtypes import promote_dtype as promote_dtype
 from declax.nn.embedding import Embed as Embed
+from declax.nn.experts import MoE as MoE
 from declax.nn.feed_forward import MLP as MLP
 from declax.nn.feed_forward import GatedMLP as GatedMLP
 from declax.nn.layer import Layer as Layer
