@@ -19,7 +19,7 @@ from declax._text.dimensions import FIELD, Condition, Symbol
 from declax.shapes.domains import Domain
 from declax.shapes.evaluation import Outcome, Subject, evaluate_numbers, evaluate_symbols
 from declax.shapes.problems import Kind, Problem, residues_of
-from declax.shapes.symbols import Symbols, decided
+from declax.shapes.symbols import Scopes, Symbols, decided
 
 SIZES: Final = 8
 """In how many sizes a proof is repeated."""
@@ -92,6 +92,7 @@ class _Search:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.numbers: dict[str, tuple[int, ...]] = {}
+        self._scopes = subject.scopes or Scopes()
         self._end = time.thread_time() + SECONDS
 
     def run(self) -> Proof:
@@ -141,17 +142,22 @@ class _Search:
 
     def _evaluated(self, domain: Domain) -> tuple[Symbols, Outcome]:
         """The evaluation with symbols; if something is not decided, once more with rounded sizes in one form."""
-        symbols = Symbols(domain)
-        found = best = symbols, evaluate_symbols(self.subject, symbols)
+        found = best = self._evaluated_once(domain)
         for _ in range(_MOST_REWRITES):
             symbols, outcome = found
             rules = symbols.rules_for(size for problem in outcome.problems for size in problem.sizes)
             if not rules:
                 break
-            symbols = Symbols(domain, [*symbols.rules, *rules])
-            found = symbols, evaluate_symbols(self.subject, symbols)
+            found = self._evaluated_once(domain, [*symbols.rules, *rules])
             best = found if len(found[1].problems) < len(best[1].problems) else best
         return best
+
+    def _evaluated_once(self, domain: Domain, rules: Sequence[str] = ()) -> tuple[Symbols, Outcome]:
+        symbols = self._scopes.of(domain, rules)
+        outcome = evaluate_symbols(self.subject, symbols)
+        if outcome.problems:
+            self._scopes.forget(symbols)
+        return symbols, outcome
 
     def _splits(self, symbols: Symbols, conditions: Sequence[Condition]) -> list[Domain]:
         """The cases of some conditions, without impossible ones; none if one of them has no sizes that are found."""
@@ -200,8 +206,8 @@ class _Search:
 
     def _stops_at(self, domain: Domain, problem: Problem) -> bool:
         """Whether the code needs a number at the same place, or at one before."""
-        problems = evaluate_symbols(self.subject, Symbols(domain)).problems
-        return any(p.kind is Kind.STOP and p.place == problem.place for p in problems)
+        _, outcome = self._evaluated_once(domain)
+        return any(p.kind is Kind.STOP and p.place == problem.place for p in outcome.problems)
 
     # --- in numbers -----------------------------------------------------------------
 
