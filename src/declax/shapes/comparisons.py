@@ -16,7 +16,9 @@ import jax.export
 from declax._jax import is_symbolic
 
 ASKED: Final = "_declax_asked"
-_ORDERS: Final = ("__lt__", "__le__", "__gt__", "__ge__")
+_ORDERS: Final = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_MOST_STEPS: Final = 5000
+"""How many subtractions JAX may make for one comparison. Its search is exponential; few comparisons need 400."""
 _lock: Final = threading.RLock()
 
 
@@ -30,7 +32,8 @@ def watching_comparisons(
     ``n in {5, 7}``: JAX has another hash than the number.
 
     JAX itself compares sizes all the time, such as in its caches; these comparisons are not watched. The error of
-    another undecided comparison gets the attribute `ASKED`: whether it stands in a frame that is watched.
+    another undecided comparison gets the attribute `ASKED`: whether it stands in a frame that is watched. A comparison
+    for which JAX searches too long is not decided.
     """
     (size,) = jax.export.symbolic_shape("size")
     cls: Any = type(size)
@@ -65,9 +68,11 @@ def watching_comparisons(
         found: int = hash_of(self)
         return found
 
-    replaced = {name: _noting_frame(getattr(cls, name), is_watched) for name in _ORDERS}
+    steps = _Steps(thread)
+    replaced = {name: _noting_frame(getattr(cls, name), sign, steps, is_watched) for name, sign in _ORDERS.items()}
+    replaced["__sub__"] = steps.counted(cls.__sub__)
     with _lock:
-        kept = {name: getattr(cls, name) for name in ("__eq__", "__ne__", "__hash__", *_ORDERS)}
+        kept = {name: getattr(cls, name) for name in ("__eq__", "__ne__", "__hash__", *replaced)}
         try:
             for method in (__eq__, __ne__, __bool__, __hash__):
                 setattr(cls, method.__name__, method)
@@ -80,17 +85,57 @@ def watching_comparisons(
                 setattr(cls, name, method)
 
 
-def _noting_frame(compare: Any, is_watched: Callable[[FrameType], bool]) -> Any:
-    """A comparison whose error knows whether the user's code asked."""
+class _TooLongError(Exception):
+    """JAX has searched too long."""
+
+
+class _Steps:
+    """Counts the subtractions during one comparison in a thread."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._left: int | None = None  # None outside of comparisons
+
+    @contextmanager
+    def counting(self) -> Generator[None, None, None]:
+        """During a comparison, which may be within another one."""
+        if self._left is not None or threading.get_ident() != self._thread:
+            yield
+            return
+        self._left = _MOST_STEPS
+        try:
+            yield
+        finally:
+            self._left = None
+
+    def counted(self, subtract: Any) -> Any:
+        """A subtraction that is counted, and raises where there have been too many."""
+
+        def __sub__(size: Any, other: Any) -> Any:
+            if self._left is not None and threading.get_ident() == self._thread:
+                self._left -= 1
+                if self._left < 0:
+                    raise _TooLongError
+            return subtract(size, other)
+
+        return __sub__
+
+
+def _noting_frame(compare: Any, sign: str, steps: _Steps, is_watched: Callable[[FrameType], bool]) -> Any:
+    """A comparison whose error knows whether the user's code asked, and that takes a limited number of steps."""
 
     def comparison(self: Any, other: Any) -> Any:
         try:
-            return compare(self, other)
-        except jax.errors.InconclusiveDimensionOperation as error:
+            with steps.counting():
+                return compare(self, other)
+        except (jax.errors.InconclusiveDimensionOperation, _TooLongError) as error:
+            if isinstance(error, _TooLongError):
+                text = f"Symbolic dimension comparison '{self}' {sign} '{other}' is inconclusive."
+                error = jax.errors.InconclusiveDimensionOperation(text)
             frame = sys._getframe(1)
             if not hasattr(error, ASKED):
                 setattr(error, ASKED, is_watched(frame))
-            raise
+            raise error from None
 
     return comparison
 
