@@ -17,8 +17,10 @@ from declax._jax import is_symbolic
 
 ASKED: Final = "_declax_asked"
 _ORDERS: Final = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_SEARCHES: Final = {**_ORDERS, "max": ">=", "rmax": ">=", "min": ">=", "rmin": ">="}
+"""The methods that search for an answer, with the sign of the comparison."""
 _MOST_STEPS: Final = 5000
-"""How many subtractions JAX may make for one comparison. Its search is exponential; few comparisons need 400."""
+"""How many subtractions JAX may make in one search. A search may be exponential, and few need 400."""
 _lock: Final = threading.RLock()
 
 
@@ -32,8 +34,7 @@ def watching_comparisons(
     ``n in {5, 7}``: JAX has another hash than the number.
 
     JAX itself compares sizes all the time, such as in its caches; these comparisons are not watched. The error of
-    another undecided comparison gets the attribute `ASKED`: whether it stands in a frame that is watched. A comparison
-    for which JAX searches too long is not decided.
+    another undecided comparison gets the attribute `ASKED`: whether it stands in a frame that is watched.
     """
     (size,) = jax.export.symbolic_shape("size")
     cls: Any = type(size)
@@ -68,11 +69,9 @@ def watching_comparisons(
         found: int = hash_of(self)
         return found
 
-    steps = _Steps(thread)
-    replaced = {name: _noting_frame(getattr(cls, name), sign, steps, is_watched) for name, sign in _ORDERS.items()}
-    replaced["__sub__"] = steps.counted(cls.__sub__)
+    replaced = {name: _noting_frame(getattr(cls, name), is_watched) for name in _ORDERS}
     with _lock:
-        kept = {name: getattr(cls, name) for name in ("__eq__", "__ne__", "__hash__", *replaced)}
+        kept = {name: getattr(cls, name) for name in ("__eq__", "__ne__", "__hash__", *_ORDERS)}
         try:
             for method in (__eq__, __ne__, __bool__, __hash__):
                 setattr(cls, method.__name__, method)
@@ -85,57 +84,17 @@ def watching_comparisons(
                 setattr(cls, name, method)
 
 
-class _TooLongError(Exception):
-    """JAX has searched too long."""
-
-
-class _Steps:
-    """Counts the subtractions during one comparison in a thread."""
-
-    def __init__(self, thread: int) -> None:
-        self._thread = thread
-        self._left: int | None = None  # None outside of comparisons
-
-    @contextmanager
-    def counting(self) -> Generator[None, None, None]:
-        """During a comparison, which may be within another one."""
-        if self._left is not None or threading.get_ident() != self._thread:
-            yield
-            return
-        self._left = _MOST_STEPS
-        try:
-            yield
-        finally:
-            self._left = None
-
-    def counted(self, subtract: Any) -> Any:
-        """A subtraction that is counted, and raises where there have been too many."""
-
-        def __sub__(size: Any, other: Any) -> Any:
-            if self._left is not None and threading.get_ident() == self._thread:
-                self._left -= 1
-                if self._left < 0:
-                    raise _TooLongError
-            return subtract(size, other)
-
-        return __sub__
-
-
-def _noting_frame(compare: Any, sign: str, steps: _Steps, is_watched: Callable[[FrameType], bool]) -> Any:
-    """A comparison whose error knows whether the user's code asked, and that takes a limited number of steps."""
+def _noting_frame(compare: Any, is_watched: Callable[[FrameType], bool]) -> Any:
+    """A comparison whose error knows whether the user's code asked."""
 
     def comparison(self: Any, other: Any) -> Any:
         try:
-            with steps.counting():
-                return compare(self, other)
-        except (jax.errors.InconclusiveDimensionOperation, _TooLongError) as error:
-            if isinstance(error, _TooLongError):
-                text = f"Symbolic dimension comparison '{self}' {sign} '{other}' is inconclusive."
-                error = jax.errors.InconclusiveDimensionOperation(text)
+            return compare(self, other)
+        except jax.errors.InconclusiveDimensionOperation as error:
             frame = sys._getframe(1)
             if not hasattr(error, ASKED):
                 setattr(error, ASKED, is_watched(frame))
-            raise error from None
+            raise
 
     return comparison
 
@@ -156,3 +115,57 @@ def _is_lookup(frame: FrameType) -> bool:
     """Whether a frame asks whether a container has a value, or for the entry under a key."""
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     return instruction in ("CONTAINS_OP", "BINARY_SUBSCR")
+
+
+# --- how long JAX searches --------------------------------------------------------------
+
+
+class _TooLongError(Exception):
+    """JAX has searched too long."""
+
+
+@contextmanager
+def limiting_searches() -> Generator[None, None, None]:
+    """While comparisons, and `max` and `min`, are not decided in this thread if JAX searches too long.
+
+    The steps that are counted are subtractions, so that a busy machine changes no verdict.
+    """
+    (size,) = jax.export.symbolic_shape("size")
+    cls: Any = type(size)
+    thread = threading.get_ident()
+    subtract = cls.__sub__
+    left: list[int] = []  # the steps that are left, during a search
+
+    def counted(self: Any, other: Any) -> Any:
+        if left and threading.get_ident() == thread:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _TooLongError
+        return subtract(self, other)
+
+    def limited(search: Any, sign: str) -> Any:
+        def searching(self: Any, other: Any) -> Any:
+            if left or threading.get_ident() != thread:
+                return search(self, other)
+            left.append(_MOST_STEPS)
+            try:
+                return search(self, other)
+            except _TooLongError:
+                left.clear()  # texts of sizes compare too
+                text = f"Symbolic dimension comparison '{self}' {sign} '{other}' is inconclusive."
+                raise jax.errors.InconclusiveDimensionOperation(text) from None
+            finally:
+                left.clear()
+
+        return searching
+
+    with _lock:
+        kept = {name: getattr(cls, name) for name in ("__sub__", *_SEARCHES)}
+        try:
+            cls.__sub__ = counted
+            for name, sign in _SEARCHES.items():
+                setattr(cls, name, limited(kept[name], sign))
+            yield
+        finally:
+            for name, method in kept.items():
+                setattr(cls, name, method)

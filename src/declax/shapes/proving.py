@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from declax._text.dimensions import FIELD, Condition, Symbol
+from declax.shapes.comparisons import limiting_searches
 from declax.shapes.domains import Domain
 from declax.shapes.evaluation import Outcome, Subject, evaluate_numbers, evaluate_symbols
 from declax.shapes.problems import Kind, Problem, residues_of
@@ -85,7 +86,8 @@ class Leaf(NamedTuple):
 
 def prove(subject: Subject) -> Proof:
     """The proof of a call for all sizes, or what is wrong with it."""
-    return _Search(subject).run()
+    with limiting_searches():
+        return _Search(subject).run()
 
 
 class _Search:

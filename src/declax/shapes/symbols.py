@@ -60,7 +60,10 @@ class Symbols:
         kept: list[str] = []
         sizes = self._free(jax.export.SymbolicScope([]))
         for condition in self.domain.remaining:
-            left, right = (evaluate(side, sizes) for side in (condition.left, condition.right))
+            try:
+                left, right = (evaluate(side, sizes) for side in (condition.left, condition.right))
+            except jax.errors.InconclusiveDimensionOperation:  # of a maximum for which JAX searches too long
+                continue
             sign = condition.sign
             if sign in ("<", ">"):
                 right, sign = right - 1 if sign == "<" else right + 1, f"{sign}="
@@ -172,7 +175,7 @@ def _with(constraints: list[str], text: str) -> list[str]:
     """Constraints of a scope with one more, if JAX takes it."""
     try:
         jax.export.SymbolicScope([*constraints, text])
-    except (ValueError, NotImplementedError, AssertionError):
+    except (ValueError, NotImplementedError, AssertionError, jax.errors.InconclusiveDimensionOperation):
         return constraints
     return [*constraints, text]
 
