@@ -124,7 +124,7 @@ def test_no_program_is_proven_falsely():
     """For `DECLAX_SOUNDNESS_MINUTES` at most, from `DECLAX_SOUNDNESS_SEED`, which is drawn otherwise."""
     minutes = float(os.environ.get("DECLAX_SOUNDNESS_MINUTES", MINUTES))
     seed = int(os.environ.get("DECLAX_SOUNDNESS_SEED", random.SystemRandom().randrange(10**9)))
-    chance, end = random.Random(seed), time.monotonic() + 60 * minutes
+    chance, end, start = random.Random(seed), time.monotonic() + 60 * minutes, time.process_time()
     verdicts, false = collections.Counter(), []
     while verdicts.total() < MOST_PROGRAMS and time.monotonic() < end:
         steps, texts = program(chance)
@@ -135,10 +135,11 @@ def test_no_program_is_proven_falsely():
             false.append(f"{steps} where {texts}: {type(error).__name__}: {error}")
         if verdicts.total() % 200 == 0:
             jax.clear_caches()
-    checked, proven = verdicts.total(), verdicts["proven"]
-    print(f"\nseed {seed}: {checked} programs checked, {proven} proven, {len(false)} falsely; {dict(verdicts)}")
+    checked, proven, seconds = verdicts.total(), verdicts["proven"], time.process_time() - start
+    print(f"\nseed {seed}: {checked} programs checked, {proven} proven, {len(false)} falsely, in {seconds:.0f} s")
+    print(dict(verdicts))
     assert not false, "\n".join(false)
-    assert checked >= 100 * minutes, "the check has become slow"
+    assert checked >= 2 * seconds, "the check has become slow: it was 8 programs a second of processor time"
     assert proven >= checked // 4, "few programs are proven, so that this test says little"
 
 
@@ -159,6 +160,14 @@ def test_a_search_of_jax_that_is_too_long_is_given_up(function, verdict, monkeyp
     monkeypatch.setattr(type(size), "__sub__", lambda one, other: subtractions.append(one) or plain(one, other))
     assert dx.check_shapes(function, "float32[b, n]").checked[0].verdict == verdict
     assert len(subtractions) < 100_000
+
+
+@pytest.mark.parametrize(
+    "steps", [[("drop", 2), ("if even", 1), ("item", 5)], [("even", 5), ("cut", 4), ("if equal", 0)]]
+)
+def test_a_search_of_jax_that_calls_itself_without_end_is_given_up(steps):
+    """For some equations of rounded sizes, JAX raises a RecursionError; nothing is proven then, and nothing wrong."""
+    assert check(steps, ()) in ("needs a condition", "tested only")
 
 
 def test_a_false_proof_is_seen(monkeypatch):

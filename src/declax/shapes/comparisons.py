@@ -150,7 +150,7 @@ def limiting_searches() -> Generator[None, None, None]:
             left.append(_MOST_STEPS)
             try:
                 return search(self, other)
-            except _TooLongError:
+            except (_TooLongError, RecursionError):  # JAX's search does not end for some equations
                 left.clear()  # texts of sizes compare too
                 text = f"Symbolic dimension comparison '{self}' {sign} '{other}' is inconclusive."
                 raise jax.errors.InconclusiveDimensionOperation(text) from None

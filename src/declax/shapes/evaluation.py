@@ -124,11 +124,11 @@ def _evaluated(
             return Outcome(None, (), is_refused=True)
         with watch.over((*subject.classes, *_classes(called))):
             jaxpr, shapes, count = _traced(called, watch, subject.title)
+        reading = Reading(written)
+        reading.read(jaxpr, count)
     except Exception as error:  # noqa: BLE001  # of the user's code, or of JAX
         problem = _problem_of(error, symbols, subject.owner)
         return Outcome(None, (*watch.problems, problem))
-    reading = Reading(written)
-    reading.read(jaxpr, count)
     return Outcome(
         shapes,
         (*watch.problems, *reading.problems),

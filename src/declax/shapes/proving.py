@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import jax
+
 from declax._text.dimensions import FIELD, Condition, Symbol
 from declax.shapes.comparisons import limiting_searches
 from declax.shapes.domains import Domain
@@ -119,7 +121,10 @@ class _Search:
 
     def _cases(self, domain: Domain, depth: int) -> tuple[list[Leaf], list[Problem]]:
         """The evaluations of all cases, and the problems that are left."""
-        symbols, outcome = self._evaluated(domain)
+        try:
+            symbols, outcome = self._evaluated(domain)
+        except jax.errors.InconclusiveDimensionOperation as error:  # of a maximum in the conditions themselves
+            return [], [Problem(Kind.COMPARISON, self.subject.place, str(error).partition("\n")[0])]
         whole = [Leaf(symbols, outcome)], list(outcome.problems)
         first = next((p for p in outcome.problems if p.kind in (Kind.COMPARISON, Kind.STOP)), None)
         if not outcome.problems or depth >= _MOST_SPLITS:
@@ -150,7 +155,10 @@ class _Search:
             rules = symbols.rules_for(size for problem in outcome.problems for size in problem.sizes)
             if not rules:
                 break
-            found = self._evaluated_once(domain, [*symbols.rules, *rules])
+            try:
+                found = self._evaluated_once(domain, [*symbols.rules, *rules])
+            except jax.errors.InconclusiveDimensionOperation:  # of a maximum, under these equations
+                break
             best = found if len(found[1].problems) < len(best[1].problems) else best
         return best
 
