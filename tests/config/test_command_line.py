@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -81,6 +82,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "net.toml").write_text(NET)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    importlib.invalidate_caches()
     yield tmp_path
     sys.modules.pop("cli_models", None)
 
@@ -595,6 +597,7 @@ def test_a_misspelt_table_is_placed_at_the_command_line(run):
         (["check", "cli_modelz:Net", "net.toml"], "did you mean 'cli_models'?"),
         (["check", "cli_modelz:Net", "net.toml"], "there is no module 'cli_modelz'"),
         (["check", "nothing.py:Net", "net.toml"], "the file does not exist"),
+        (["check", ".cli_models:Net", "net.toml"], ".cli_models:Net: the import fails: TypeError: "),
         (["check", "cli_models:Net", "cli_models:Mlp"], "more than one class"),
         (["show", "cli_models:Net", "net.toml", "b.toml"], "more than one file"),
         (["check", "cli_models:Net", "net.tml"], "unknown suffix"),
@@ -626,9 +629,88 @@ def test_options_may_stand_between_words(run, train, capsys):
 def test_classes_of_files(folder):
     assert load_target("cli_models.py:Net").__name__ == "Net"
     (folder / "broken.py").write_text("raise KeyError('inside')")
-    with pytest.raises(KeyError, match="inside"):
+    with pytest.raises(dx.ConfigError, match=r"broken\.py:1:1: error: the import fails: KeyError: 'inside'") as caught:
         load_target("broken.py:Net")
+    assert isinstance(caught.value.__cause__, KeyError)
     assert "broken" not in sys.modules
+
+
+BROKEN = {
+    "syntax": (
+        "import declax as dx\nclass Net(dx.Layer)\n    pass\n",
+        "broken.py:2:20: error: the import fails: SyntaxError: ",
+    ),
+    "indentation": ("if True:\n    x = 1\n  y = 2\n", "broken.py:3:8: error: the import fails: IndentationError: "),
+    "package": (
+        "import nowhere_at_all\n",
+        "broken.py:1:1: error: the import fails: ModuleNotFoundError: No module named",
+    ),
+    "name": (
+        "from jax.numpy import nope\n",
+        "broken.py:1:1: error: the import fails: ImportError: cannot import name 'nope'",
+    ),
+    "function": (
+        "def f():\n    return 1 / 0\nf()\n",
+        "broken.py:2:12: error: the import fails: ZeroDivisionError: division by zero",
+    ),
+    "other file": ("x = 1\nimport worse\n", "worse.py:1:3: error: the import fails: SyntaxError: "),
+    "exit": ("import sys\nsys.exit(3)\n", "broken.py:2:1: error: the import fails: SystemExit: 3"),
+    "class": (
+        "import declax as dx\n@dx.dataclass\nclass Net(dx.Layer):\n    dim: int = dx.field(ge=1, wrong=2)\n",
+        "broken.py:4:16: error: the import fails: TypeError: ",
+    ),
+    "declaration": (
+        "import declax as dx\n@dx.dataclass\nclass Net(dx.Layer):\n    dim: int = dx.field()\n    two = max(dim, 2)\n",
+        "broken.py:5:11: error: the import fails: ExpressionError: Net: dim < 2: a field has no value until an instance is created",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("words", [["check", "broken.py"], ["check", "broken:Net", "net.toml"]], ids=len)
+def test_a_file_that_cannot_be_imported_is_one_line_with_its_place(run, folder, name, words):
+    text, expected = BROKEN[name]
+    (folder / "broken.py").write_text(text)
+    (folder / "worse.py").write_text("x (")
+    status, printed, told = run(*words)
+    assert (status, printed) == (1, "")
+    first, *others = told.splitlines()
+    assert first.startswith(expected), told
+    assert all(line.startswith("  ") for line in others), told
+    status, printed, told = run(*words, "--format", "json")
+    assert (status, told) == (1, "")
+    (problem,) = json.loads(printed)["error"]["problems"]
+    place = ":".join(str(problem["place"][key]) for key in ("file", "line", "column"))
+    assert place == expected.partition(": error")[0]
+    assert problem["message"] in first
+
+
+@pytest.mark.parametrize("command", ["show", "summary", "build", "schema", "check"])
+def test_each_command_says_in_the_same_way_that_a_file_cannot_be_imported(run, folder, command):
+    (folder / "broken.py").write_text("import declax as dx\nraise ValueError('inside')\n")
+    told = "broken.py:2:1: error: the import fails: ValueError: inside. [config]\n"
+    assert run(command, "broken.py:Net", "net.toml") == (1, "", told)
+
+
+SAME = """
+from typing import Annotated, TypeAlias
+import jax
+import declax as dx
+Row: TypeAlias = Annotated[jax.Array, dx.shape("n")]
+
+@dx.dataclass
+class Same(dx.Layer):
+    def __call__(self, x: Row) -> Row:
+        return x
+"""
+
+
+def test_a_file_that_cannot_be_imported_does_not_hide_the_next_one(run, folder):
+    (folder / "broken.py").write_text("1 / 0")
+    (folder / "fine.py").write_text(SAME)
+    status, printed, told = run("check", "broken.py", "fine.py")
+    assert (status, printed) == (1, "Same.__call__: proven for all n ≥ 1\n")
+    assert told == "broken.py:1:1: error: the import fails: ZeroDivisionError: division by zero. [config]\n"
 
 
 # ----------------------------------------------------------------- scripts

@@ -182,3 +182,20 @@ def test_texts_of_rounded_sizes():
         "a <= 8",
     ]
     assert parse_condition("max(a, 8) >= 3")[0].simplified().text == "max(a, 8) >= 3"
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "=="])
+@pytest.mark.parametrize("text", ["(n*n - n)//2", "(n*n + 3*n)//4", "(2*n - 5)//3", "(0 - n)//2"])
+@pytest.mark.parametrize("number", [-2, -1, 0, 1])
+def test_a_condition_that_is_impossible_holds_for_no_numbers(text, sign, number):
+    (condition,) = parse_condition(f"{text} {sign} 0")
+    condition = condition._replace(right=number)
+    if Domain(["n"], []).is_impossible(condition):
+        assert not any(condition.holds({"n": n}) for n in range(1, 40))
+
+
+def test_rounded_products_are_seen():
+    (never,) = parse_condition("(n*n - n)//2 < 0")
+    (possible,) = parse_condition("(n*n - n)//2 <= 0")
+    assert Domain(["n"], []).is_impossible(never)
+    assert not Domain(["n"], []).is_impossible(possible)

@@ -62,10 +62,11 @@ class VariableMaker:
         if dtype is None:
             dtype = PARAM_DTYPE() if issubclass(kind, Param) else jnp.float32
         stream = computed.pop("stream", self._recipe.stream)
-        key = None if stream is None else self._draw(rngs, stream)
+        is_without = WITHOUT_VALUES.get() and any(map(_jax.is_symbolic, shape))
+        key = None if stream is None or is_without else self._draw(rngs, stream)
         is_plain = metadata is EMPTY or metadata is None
         try:
-            if WITHOUT_VALUES.get() and any(map(_jax.is_symbolic, shape)):
+            if is_without:
                 metadata, value = {} if is_plain else metadata, jnp.zeros(shape, dtype)
             elif (
                 is_plain and sharding is None and not (computed or self._marks) and not hasattr(initializer, "metadata")

@@ -107,9 +107,11 @@ def annotated(function: Callable[..., Any], owner: type | None) -> Annotated | N
 
 def annotated_methods(cls: type) -> Iterator[tuple[str, Annotated]]:
     """The methods of a class whose annotations have shapes; those of declax's own classes have none."""
-    for name in dict.fromkeys(name for base in cls.__mro__ for name in vars(base)):
-        owner = next(base for base in cls.__mro__ if name in vars(base))
-        method = vars(owner)[name]
+    methods: dict[str, tuple[type, Any]] = {}
+    for owner in cls.__mro__:
+        for name, value in vars(owner).items():
+            methods.setdefault(name, (owner, value))
+    for name, (owner, method) in methods.items():
         if isinstance(method, types.FunctionType) and (name == "__call__" or not name.startswith("_")):
             found = annotated(method, owner)
             if found is not None:

@@ -16,7 +16,11 @@ import jax.export
 from declax._jax import is_symbolic
 
 ASKED: Final = "_declax_asked"
-_ORDERS: Final = ("__lt__", "__le__", "__gt__", "__ge__")
+_ORDERS: Final = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_SEARCHES: Final = {**_ORDERS, "max": ">=", "rmax": ">=", "min": ">=", "rmin": ">="}
+"""The methods that search for an answer, with the sign of the comparison."""
+_MOST_STEPS: Final = 5000
+"""How many subtractions JAX may make in one search. A search may be exponential, and few need 400."""
 _lock: Final = threading.RLock()
 
 
@@ -111,3 +115,57 @@ def _is_lookup(frame: FrameType) -> bool:
     """Whether a frame asks whether a container has a value, or for the entry under a key."""
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     return instruction in ("CONTAINS_OP", "BINARY_SUBSCR")
+
+
+# --- how long JAX searches --------------------------------------------------------------
+
+
+class _TooLongError(Exception):
+    """JAX has searched too long."""
+
+
+@contextmanager
+def limiting_searches() -> Generator[None, None, None]:
+    """While comparisons, and `max` and `min`, are not decided in this thread if JAX searches too long.
+
+    The steps that are counted are subtractions, so that a busy machine changes no verdict.
+    """
+    (size,) = jax.export.symbolic_shape("size")
+    cls: Any = type(size)
+    thread = threading.get_ident()
+    subtract = cls.__sub__
+    left: list[int] = []  # the steps that are left, during a search
+
+    def counted(self: Any, other: Any) -> Any:
+        if left and threading.get_ident() == thread:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _TooLongError
+        return subtract(self, other)
+
+    def limited(search: Any, sign: str) -> Any:
+        def searching(self: Any, other: Any) -> Any:
+            if left or threading.get_ident() != thread:
+                return search(self, other)
+            left.append(_MOST_STEPS)
+            try:
+                return search(self, other)
+            except (_TooLongError, RecursionError):  # JAX's search does not end for some equations
+                left.clear()  # texts of sizes compare too
+                text = f"Symbolic dimension comparison '{self}' {sign} '{other}' is inconclusive."
+                raise jax.errors.InconclusiveDimensionOperation(text) from None
+            finally:
+                left.clear()
+
+        return searching
+
+    with _lock:
+        kept = {name: getattr(cls, name) for name in ("__sub__", *_SEARCHES)}
+        try:
+            cls.__sub__ = counted
+            for name, sign in _SEARCHES.items():
+                setattr(cls, name, limited(kept[name], sign))
+            yield
+        finally:
+            for name, method in kept.items():
+                setattr(cls, name, method)

@@ -41,6 +41,19 @@ class Multiple(NamedTuple):
     offset: int
 
 
+def _without_floor(condition: Condition) -> Condition:
+    """The same condition on `size` in place of ``size // number``, where it is compared with a number."""
+    left, sign, right, text = condition
+    if not (isinstance(left, Operation) and left.sign == "//" and isinstance(right, int)):
+        return condition
+    size, divisor = left.operands
+    if not isinstance(divisor, int) or divisor < 1 or sign == "==":
+        return condition
+    if sign in ("<=", ">"):  # than the next multiple
+        sign, right = ("<" if sign == "<=" else ">="), right + 1
+    return Condition(size, sign, right * divisor, text)
+
+
 class Domain:
     """Names of sizes with conditions.
 
@@ -142,6 +155,7 @@ class Domain:
 
     def is_impossible(self, condition: Condition) -> bool:
         """Whether a condition holds for no numbers; False if this is not seen. Products are seen, unlike by JAX."""
+        condition = _without_floor(condition)
         left, right = self.substituted(condition.left), self.substituted(condition.right)
         low, _ = self._bounds()
         starts = {key: low.get(key, 1) for key in self.free}

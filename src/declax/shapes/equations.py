@@ -9,6 +9,7 @@ at which the call is evaluated in numbers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from declax._jax import is_symbolic
 from declax._text.dimensions import Condition, Size, shape_text, text_of
-from declax.shapes.places import Place, place_of_equation
+from declax.shapes.places import Place, PlaceOf, place_of_equation
 from declax.shapes.problems import Kind, Problem, candidates_of
 from declax.shapes.ranges import Range, is_at_most, range_of, range_of_literal, wrapped
 from declax.shapes.symbols import Dimension, differ
@@ -47,6 +48,7 @@ class Fact:
     columns: tuple[Range | None, ...] | None = None
 
 
+_NO_AXES: Final = frozenset[int]()
 _NOTHING: Final = Fact()
 
 
@@ -72,15 +74,15 @@ class Reading:
         """Reads a jaxpr whose last inputs are the arguments of the call."""
         is_input = [False] * (len(jaxpr.jaxpr.invars) - count_of_inputs) + [True] * count_of_inputs
         facts = [Fact(is_input=flag) for flag in is_input]
-        self._walk(jaxpr.jaxpr, facts, None)
+        self._walk(jaxpr.jaxpr, facts, lambda: None)
 
     # --- programs -------------------------------------------------------------------
 
-    def _walk(self, jaxpr: Jaxpr, inputs: Sequence[Fact], around: Place | None) -> list[Fact]:
+    def _walk(self, jaxpr: Jaxpr, inputs: Sequence[Fact], around: PlaceOf) -> list[Fact]:
         known: dict[Any, Fact] = dict(zip(jaxpr.invars, inputs, strict=True))
-        makers: dict[Any, tuple[Any, Place | None]] = {}
+        makers: dict[Any, tuple[Any, PlaceOf]] = {}
         for equation in jaxpr.eqns:
-            place = place_of_equation(equation, around)
+            place = functools.partial(place_of_equation, equation, around)
             facts = [_fact_of_literal(v) if isinstance(v, Literal) else known.get(v, _NOTHING) for v in equation.invars]
             name = equation.primitive.name
             inner = [] if name.startswith("scatter") else list(_programs(equation.params))
@@ -111,7 +113,7 @@ class Reading:
             if len(self.empty) < _MOST_EMPTY and not is_at_most(1, size):
                 self.empty.append(Condition.of(self._written(size), "<", 1))
 
-    def _within(self, equation: Any, programs: Sequence[Jaxpr], facts: list[Fact], place: Place | None) -> list[Fact]:
+    def _within(self, equation: Any, programs: Sequence[Jaxpr], facts: list[Fact], place: PlaceOf) -> list[Fact]:
         """Reads the programs of one equation; what a loop carries has no known values."""
         name = equation.primitive.name
         is_input = any(fact.is_input for fact in facts)
@@ -129,7 +131,7 @@ class Reading:
 
     # --- reshapes -------------------------------------------------------------------
 
-    def _check_reshape(self, equation: Any, place: Place | None) -> None:
+    def _check_reshape(self, equation: Any, place: PlaceOf) -> None:
         before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
         if not any(map(is_symbolic, (*before, *after))):
             return
@@ -142,7 +144,7 @@ class Reading:
             sizes_of_both = (*sizes[0], *sizes[1], difference)
             self.problems.append(
                 Problem(
-                    Kind.RESHAPE, place, text, *shapes, candidates=candidates_of(sizes_of_both), sizes=sizes_of_both
+                    Kind.RESHAPE, place(), text, *shapes, candidates=candidates_of(sizes_of_both), sizes=sizes_of_both
                 )
             )
 
@@ -151,13 +153,13 @@ class Reading:
 
     # --- indices --------------------------------------------------------------------
 
-    def _check_gather(self, equation: Any, facts: Sequence[Fact], place: Place | None) -> None:
+    def _check_gather(self, equation: Any, facts: Sequence[Fact], place: PlaceOf) -> None:
         """Checks that indices with known values stay inside of their axes."""
         params, shape = equation.params, equation.invars[0].aval.shape
         axes = params["dimension_numbers"].start_index_map
         self._check_indices(equation, axes, [params["slice_sizes"][axis] for axis in axes], shape, facts[1], place)
 
-    def _check_scatter(self, equation: Any, facts: Sequence[Fact], place: Place | None) -> None:
+    def _check_scatter(self, equation: Any, facts: Sequence[Fact], place: PlaceOf) -> None:
         """Checks that elements with known indices are inside of the array that takes them."""
         numbers, shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
         absent = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
@@ -174,7 +176,7 @@ class Reading:
         sizes: Sequence[Dimension],
         shape: Sequence[Dimension],
         indices: Fact,
-        place: Place | None,
+        place: PlaceOf,
     ) -> None:
         """Checks an array of indices, of which the last axis has one for each of some axes of another array."""
         if equation.params["mode"] is jax.lax.GatherScatterMode.CLIP:  # as somebody wrote
@@ -183,7 +185,7 @@ class Reading:
         for axis, size, known in zip(axes, sizes, columns, strict=True):
             self._check_inside(known, size, shape[axis], place)
 
-    def _check_slice(self, equation: Any, facts: Sequence[Fact], place: Place | None) -> None:
+    def _check_slice(self, equation: Any, facts: Sequence[Fact], place: PlaceOf) -> None:
         """Checks that a slice with a known start stays inside; JAX moves the start of one that does not."""
         is_update = equation.primitive.name == "dynamic_update_slice"
         sizes = equation.invars[1].aval.shape if is_update else equation.params["slice_sizes"]
@@ -191,10 +193,10 @@ class Reading:
         for start, size, length in zip(starts, sizes, equation.invars[0].aval.shape, strict=True):
             self._check_inside(start.range, size, length, place)
 
-    def _check_inside(self, known: Range | None, size: Dimension, length: Dimension, place: Place | None) -> None:
+    def _check_inside(self, known: Range | None, size: Dimension, length: Dimension, place: PlaceOf) -> None:
         """Checks that the first and the last of some indices are inside of an axis."""
         if known is None:
-            self.indices[place] = None
+            self.indices[place()] = None
             return
         low, high = known
         end = high + size
@@ -206,12 +208,12 @@ class Reading:
                 f"indices from {text_of(self._written(low))}", (self._written(low), ">=", 0), length, place
             )
 
-    def _note_index(self, what: str, sides: tuple[Size, str, Size], length: Dimension, place: Place | None) -> None:
+    def _note_index(self, what: str, sides: tuple[Size, str, Size], length: Dimension, place: PlaceOf) -> None:
         needed = Condition.of(*sides).simplified()
         text = f"{what} select from an axis of size {text_of(self._written(length))}"
         expected = needed.text if needed.symbols() else None
         self.problems.append(
-            Problem(Kind.INDEX, place, text, expected, candidates=(needed,), sizes=(needed.left, needed.right))
+            Problem(Kind.INDEX, place(), text, expected, candidates=(needed,), sizes=(needed.left, needed.right))
         )
 
     # --- chance broadcasts ------------------------------------------------------------
@@ -220,8 +222,8 @@ class Reading:
         self,
         equation: Any,
         facts: Sequence[Fact],
-        place: Place | None,
-        makers: Mapping[Any, tuple[Any, Place | None]],
+        place: PlaceOf,
+        makers: Mapping[Any, tuple[Any, PlaceOf]],
         known: Mapping[Any, Fact],
     ) -> None:
         """Checks that no operand got leading axes so that one symbolic size stands on two axes."""
@@ -239,7 +241,7 @@ class Reading:
                     left, right = (shape_text(self._sizes(operand.shape)) for operand in (other, one))
                     result = shape_text(self._sizes(shape))
                     text = f"arrays of the shapes {left} and {right} become one of shape {result}"
-                    self.warnings.append(Problem(Kind.RESULT, place, text, None, result))
+                    self.warnings.append(Problem(Kind.RESULT, place(), text, None, result))
                     return
 
 
@@ -259,15 +261,15 @@ class _Operand:
 def _operand(
     var: Any,
     fact: Fact,
-    place: Place | None,
-    makers: Mapping[Any, tuple[Any, Place | None]],
+    place: PlaceOf,
+    makers: Mapping[Any, tuple[Any, PlaceOf]],
     known: Mapping[Any, Fact],
     rank: int,
 ) -> _Operand:
     shape = var.aval.shape
     made = None if isinstance(var, Literal) else makers.get(var)
     is_broadcast = made is not None and made[0].primitive.name == "broadcast_in_dim"
-    if made is not None and is_broadcast and made[1] == place and not isinstance(made[0].invars[0], Literal):
+    if made is not None and is_broadcast and made[1]() == place() and not isinstance(made[0].invars[0], Literal):
         source = made[0].invars[0]
         start = rank - len(source.aval.shape)
         if tuple(made[0].params["broadcast_dimensions"]) == tuple(range(start, rank)):
@@ -307,11 +309,11 @@ def _fact_of_literal(literal: Any) -> Fact:
     return Fact(range=range_of_literal(literal))
 
 
-def _fact_of(equation: Any, index: int, facts: Sequence[Fact], makers: Mapping[Any, tuple[Any, Place | None]]) -> Fact:
+def _fact_of(equation: Any, index: int, facts: Sequence[Fact], makers: Mapping[Any, tuple[Any, PlaceOf]]) -> Fact:
     """What is known of one result of an operation."""
     is_input = any(fact.is_input for fact in facts)
     has_shape = hasattr(equation.outvars[index].aval, "shape")
-    written = _written_axes(equation, facts) if has_shape else frozenset[int]()
+    written = _written_axes(equation, facts) if has_shape else _NO_AXES
     ranges = [fact.range for fact in facts]
     found = range_of(equation, index, ranges)
     if equation.primitive.name == "select_n" and len(facts) == 3 and not isinstance(equation.invars[0], Literal):
@@ -334,6 +336,8 @@ def _columns_of(equation: Any, facts: Sequence[Fact]) -> tuple[Range | None, ...
 def _written_axes(equation: Any, facts: Sequence[Fact]) -> frozenset[int]:
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     ones = {axis for axis, size in enumerate(shape) if not is_symbolic(size) and size == 1}
+    if not ones:
+        return _NO_AXES
     if name == "broadcast_in_dim":
         kept = {to: at for at, to in enumerate(equation.params["broadcast_dimensions"])}
         return frozenset(axis for axis in ones if axis not in kept or kept[axis] in facts[0].written)
@@ -345,4 +349,4 @@ def _written_axes(equation: Any, facts: Sequence[Fact]) -> frozenset[int]:
     pairs = zip(facts, equation.invars, strict=True)
     same = [fact for fact, var in pairs if len(getattr(var.aval, "shape", ())) == len(shape)]
     same = [fact for fact in same if fact.is_input] or same
-    return frozenset(ones).intersection(*(fact.written for fact in same)) if same else frozenset()
+    return frozenset(ones).intersection(*(fact.written for fact in same)) if same else _NO_AXES

@@ -20,7 +20,7 @@ from declax.shapes.domains import Domain
 from declax.shapes.equations import Reading
 from declax.shapes.places import Place, is_of_user, place_of_error, place_of_frame, place_of_text
 from declax.shapes.problems import Kind, Problem, candidates_of
-from declax.shapes.symbols import Dimension, Symbols
+from declax.shapes.symbols import Dimension, Scopes, Symbols
 from declax.transforms.abstract import make_jaxpr
 
 
@@ -52,6 +52,8 @@ class Subject(NamedTuple):
       notes: what the report says besides: annotations that are not read, fields with their defaults.
       sizes: integers of the object by attribute, by which conditions may be stated.
       owner: the class of the object; None for a function.
+      scopes: those of symbolic sizes; the parts of a model share them.
+      classes: those of the whole model, whose methods are watched.
     """
 
     title: str
@@ -63,6 +65,8 @@ class Subject(NamedTuple):
     notes: tuple[str, ...] = ()
     sizes: Mapping[str, int] = {}
     owner: type | None = None
+    scopes: Scopes | None = None
+    classes: tuple[type, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -118,13 +122,13 @@ def _evaluated(
         called = subject.called(sizes)
         if called is None:
             return Outcome(None, (), is_refused=True)
-        with watch.over(_classes(called)):
+        with watch.over((*subject.classes, *_classes(called))):
             jaxpr, shapes, count = _traced(called, watch, subject.title)
+        reading = Reading(written)
+        reading.read(jaxpr, count)
     except Exception as error:  # noqa: BLE001  # of the user's code, or of JAX
         problem = _problem_of(error, symbols, subject.owner)
         return Outcome(None, (*watch.problems, problem))
-    reading = Reading(written)
-    reading.read(jaxpr, count)
     return Outcome(
         shapes,
         (*watch.problems, *reading.problems),

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import jax
 
@@ -50,6 +50,8 @@ class Place(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
 
+PlaceOf: TypeAlias = Callable[[], Place | None]
+"""A place that is looked for when it is needed, which takes longer than all else that is said of an equation."""
 _Raw = tuple[CodeType, int]
 _PARTS: Final = "<declax "
 """The files of functions that are made of class bodies."""
@@ -96,14 +98,14 @@ def place_here(frame: FrameType | None) -> Place | None:
     return _innermost(_outwards(frame))
 
 
-def place_of_equation(equation: Any, around: Place | None) -> Place | None:
+def place_of_equation(equation: Any, around: PlaceOf) -> Place | None:
     """The place of an equation of a jaxpr; `around` is that of the equation whose program it is in.
 
     JAX keeps the programs of its own functions, so that their equations have places of other calls.
     """
     frames = _frames_of(equation.source_info)
     own = itertools.takewhile(lambda raw: not raw[0].co_filename.startswith(_TRACING), frames)
-    return _innermost(own, most=0) or around or _innermost(frames)
+    return _innermost(own, most=0) or around() or _innermost(frames)
 
 
 def place_of_trace(value: Any) -> Place | None:

@@ -15,11 +15,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import jax
+
 from declax._text.dimensions import FIELD, Condition, Symbol
+from declax.shapes.comparisons import limiting_searches
 from declax.shapes.domains import Domain
 from declax.shapes.evaluation import Outcome, Subject, evaluate_numbers, evaluate_symbols
 from declax.shapes.problems import Kind, Problem, residues_of
-from declax.shapes.symbols import Symbols, decided
+from declax.shapes.symbols import Scopes, Symbols, decided
 
 SIZES: Final = 8
 """In how many sizes a proof is repeated."""
@@ -85,13 +88,15 @@ class Leaf(NamedTuple):
 
 def prove(subject: Subject) -> Proof:
     """The proof of a call for all sizes, or what is wrong with it."""
-    return _Search(subject).run()
+    with limiting_searches():
+        return _Search(subject).run()
 
 
 class _Search:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.numbers: dict[str, tuple[int, ...]] = {}
+        self._scopes = subject.scopes or Scopes()
         self._end = time.thread_time() + SECONDS
 
     def run(self) -> Proof:
@@ -116,7 +121,10 @@ class _Search:
 
     def _cases(self, domain: Domain, depth: int) -> tuple[list[Leaf], list[Problem]]:
         """The evaluations of all cases, and the problems that are left."""
-        symbols, outcome = self._evaluated(domain)
+        try:
+            symbols, outcome = self._evaluated(domain)
+        except jax.errors.InconclusiveDimensionOperation as error:  # of a maximum in the conditions themselves
+            return [], [Problem(Kind.COMPARISON, self.subject.place, str(error).partition("\n")[0])]
         whole = [Leaf(symbols, outcome)], list(outcome.problems)
         first = next((p for p in outcome.problems if p.kind in (Kind.COMPARISON, Kind.STOP)), None)
         if not outcome.problems or depth >= _MOST_SPLITS:
@@ -141,17 +149,25 @@ class _Search:
 
     def _evaluated(self, domain: Domain) -> tuple[Symbols, Outcome]:
         """The evaluation with symbols; if something is not decided, once more with rounded sizes in one form."""
-        symbols = Symbols(domain)
-        found = best = symbols, evaluate_symbols(self.subject, symbols)
+        found = best = self._evaluated_once(domain)
         for _ in range(_MOST_REWRITES):
             symbols, outcome = found
             rules = symbols.rules_for(size for problem in outcome.problems for size in problem.sizes)
             if not rules:
                 break
-            symbols = Symbols(domain, [*symbols.rules, *rules])
-            found = symbols, evaluate_symbols(self.subject, symbols)
+            try:
+                found = self._evaluated_once(domain, [*symbols.rules, *rules])
+            except jax.errors.InconclusiveDimensionOperation:  # of a maximum, under these equations
+                break
             best = found if len(found[1].problems) < len(best[1].problems) else best
         return best
+
+    def _evaluated_once(self, domain: Domain, rules: Sequence[str] = ()) -> tuple[Symbols, Outcome]:
+        symbols = self._scopes.of(domain, rules)
+        outcome = evaluate_symbols(self.subject, symbols)
+        if outcome.problems:
+            self._scopes.forget(symbols)
+        return symbols, outcome
 
     def _splits(self, symbols: Symbols, conditions: Sequence[Condition]) -> list[Domain]:
         """The cases of some conditions, without impossible ones; none if one of them has no sizes that are found."""
@@ -200,8 +216,8 @@ class _Search:
 
     def _stops_at(self, domain: Domain, problem: Problem) -> bool:
         """Whether the code needs a number at the same place, or at one before."""
-        problems = evaluate_symbols(self.subject, Symbols(domain)).problems
-        return any(p.kind is Kind.STOP and p.place == problem.place for p in problems)
+        _, outcome = self._evaluated_once(domain)
+        return any(p.kind is Kind.STOP and p.place == problem.place for p in outcome.problems)
 
     # --- in numbers -----------------------------------------------------------------
 

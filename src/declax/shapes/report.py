@@ -211,7 +211,9 @@ def _with_names(problem: Problem, problems: Sequence[Problem]) -> Problem:
 
 
 def _needed(subject: Any, proof: Proof) -> Finding:
-    problem = next((p for p in proof.problems if proof.needed[0] in p.candidates), proof.problems[0])
+    asking = [p for p in proof.problems if proof.needed[0] in p.candidates] or proof.problems
+    failed = proof.failure and proof.failure.problem.place
+    problem = next((p for p in asking if p.place and failed and p.place[:2] == failed[:2]), asking[0])
     made = _note(subject.title, problem, "error")
     sizes = proof.failure and {name.removeprefix(FIELD): n for name, n in proof.failure.values.items()}
     return dataclasses.replace(made, sizes=sizes or None, **_condition(subject, proof.needed))

@@ -60,7 +60,10 @@ class Symbols:
         kept: list[str] = []
         sizes = self._free(jax.export.SymbolicScope([]))
         for condition in self.domain.remaining:
-            left, right = (evaluate(side, sizes) for side in (condition.left, condition.right))
+            try:
+                left, right = (evaluate(side, sizes) for side in (condition.left, condition.right))
+            except jax.errors.InconclusiveDimensionOperation:  # of a maximum for which JAX searches too long
+                continue
             sign = condition.sign
             if sign in ("<", ">"):
                 right, sign = right - 1 if sign == "<" else right + 1, f"{sign}="
@@ -148,11 +151,31 @@ class Symbols:
         return self.domain.written(self._renamed(size)) if self._keys.keys() >= set(symbols_of(size)) else None
 
 
+class Scopes:
+    """The scopes of one check: subjects with equal names and conditions share one.
+
+    Within a scope JAX knows its programs again, so a function that is traced once is not traced a second time, and
+    nothing in it is watched then. Therefore a scope is forgotten as soon as something is found in it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Symbols] = {}
+
+    def of(self, domain: Domain, rules: Sequence[str] = ()) -> Symbols:
+        """The scope of a domain, with equations that hold for all numbers."""
+        key = (tuple(domain.names), tuple(domain.conditions), tuple(rules))
+        return self._known.get(key) or self._known.setdefault(key, Symbols(domain, rules))
+
+    def forget(self, symbols: Symbols) -> None:
+        """Lets later subjects have a scope of their own."""
+        self._known = {key: known for key, known in self._known.items() if known is not symbols}
+
+
 def _with(constraints: list[str], text: str) -> list[str]:
     """Constraints of a scope with one more, if JAX takes it."""
     try:
         jax.export.SymbolicScope([*constraints, text])
-    except (ValueError, NotImplementedError, AssertionError):
+    except (ValueError, NotImplementedError, AssertionError, jax.errors.InconclusiveDimensionOperation):
         return constraints
     return [*constraints, text]
 

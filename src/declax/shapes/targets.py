@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
+from fractions import Fraction
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +39,7 @@ from declax.shapes.evaluation import Called, Subject
 from declax.shapes.fields import Fields, fields_of, instance_of
 from declax.shapes.inputs import choices_for, chosen, made, names_of, value_without_shape
 from declax.shapes.places import Place
-from declax.shapes.symbols import Dimension, Symbols
+from declax.shapes.symbols import Dimension, Scopes
 from declax.transforms.abstract import eval_shape
 
 MOST_EXAMPLES: Final = 20
@@ -96,10 +97,10 @@ class Model:
     """A model whose parts are checked: one that exists, or one of which some fields are sizes.
 
     Attributes:
-      build: makes the abstract model, at sizes.
       names: the keys of the fields that are sizes.
       conditions: on these.
       notes: what the report says of the fields.
+      scopes: those of symbolic sizes.
     """
 
     def __init__(
@@ -109,15 +110,31 @@ class Model:
         conditions: Sequence[Condition] = (),
         notes: Sequence[str] = (),
     ) -> None:
-        self.build = build
+        """Describes a model.
+
+        Args:
+          build: makes the abstract model at sizes; None where the constructor refuses them.
+          names, conditions, notes: the attributes.
+        """
+        self._build = build
+        self._built: dict[tuple[Any, ...], tuple[list[Dimension], Any]] = {}
         self.names: list[str] = list(names)
         self.conditions: list[Condition] = list(conditions)
         self.notes: tuple[str, ...] = tuple(notes)
+        self.scopes = Scopes()
+
+    def build(self, sizes: Sizes) -> Any:
+        """The abstract model at sizes, made once for all of its parts; None where the constructor refuses them."""
+        given = [sizes[name] for name in self.names]
+        key = tuple(id(size) if is_symbolic(size) else size for size in given)  # equal symbols are of several scopes
+        if key not in self._built:
+            self._built[key] = given, self._build(sizes)  # which keeps the symbols alive, and so their ids
+        return self._built[key][1]
 
     def fields_of_part(self, path: Path, keys: Iterable[str]) -> dict[str, Size]:
         """The fields of a part, made of the names of the whole; those are left out of which this is not known."""
         try:
-            symbols = Symbols(Domain(self.names, self.conditions))
+            symbols = self.scopes.of(Domain(self.names, self.conditions))
             part = _part(self.build(symbols.sizes), path)
         except Exception:  # noqa: BLE001  # of the class of a user, which may need numbers
             return {}
@@ -212,18 +229,68 @@ def _named_fields(cls: Any, request: Request) -> Iterator[str]:
 def subjects_of_model(model: Model, request: Request, method: str) -> Iterator[Subject | Unchecked]:
     """The calls of a model and of its parts, each class with its sizes once; the whole first."""
     root = model.example()
-    constants = constants_of(root)
+    constants, classes = constants_of(root), tuple({type(node) for _, node in walk_nodes(root)})
+    for found in _calls_of_model(model, root, request, method):
+        if isinstance(found, Unchecked):
+            yield found
+        else:
+            yield found._replace(constants=constants, scopes=model.scopes, classes=classes)
+
+
+def _calls_of_model(model: Model, root: Any, request: Request, method: str) -> Iterator[Subject | Unchecked]:
     if request.is_given:
-        yield _subject_of_inputs(model, root, request, method, constants)
-    first: dict[Any, Path] = {}  # of equal parts, which fewer blocks have too
-    for path, node in walk_nodes(root):
-        if any(annotated_methods(type(node))):
-            first.setdefault(_signature(_part(root, path)), path)
-    for path in reversed(first.values()):
+        yield _subject_of_inputs(model, root, request, method)
+    for path in _different_parts(model, root):
         node = _part(root, path)
         for name, found in annotated_methods(type(node)):
             if path or not (request.is_given and name == method):
-                yield from _subjects_of_method(model, path, node, name, found, request, constants)
+                yield from _subjects_of_method(model, path, node, name, found, request)
+
+
+def _different_parts(model: Model, root: Any) -> list[Path]:
+    """The paths of the parts with annotated methods; of equal parts the first, which fewer blocks have too.
+
+    A part that is another one at a multiple of a field is left out: what is proven of ``Block(dim)`` for all `dim` is
+    proven of ``Block(2 * dim)``.
+    """
+    first: dict[Any, Path] = {}
+    for path, node in walk_nodes(root):
+        if any(annotated_methods(type(node))):
+            first.setdefault(_signature(_part(root, path)), path)
+    shapes = {path: _shapes_of(_part(root, path)) for path in reversed(first.values())}
+    sizes = model.scopes.of(Domain(model.names, model.conditions)).sizes
+    free = [name for name in model.names if all(name not in condition.symbols() for condition in model.conditions)]
+    scaled = functools.cache(lambda name, factor: {**sizes, name: factor * sizes[name]})
+
+    def signature(path: Path, name: str, factor: int) -> Any:
+        try:
+            return _signature(_part(model.build(scaled(name, factor)), path))
+        except Exception:  # noqa: BLE001  # of the class of a user, which may need numbers
+            return None
+
+    def is_multiple(path: Path, other: Path) -> bool:
+        factor = _factor(shapes[path], shapes[other])
+        if factor is None:
+            return False
+        pairs = ((signature(path, name, 1), signature(other, name, factor)) for name in free)
+        return any(one is not None and one == two for one, two in pairs)
+
+    return [path for path in shapes if not any(is_multiple(path, other) for other in shapes)]
+
+
+def _shapes_of(part: Any) -> tuple[type, list[tuple[int, ...]]]:
+    return type(part), [leaf.shape for leaf in jax.tree.leaves(part) if hasattr(leaf, "shape")]
+
+
+def _factor(part: tuple[type, list[tuple[int, ...]]], other: tuple[type, list[tuple[int, ...]]]) -> int | None:
+    """The number by which some sizes of one part are those of another one, if this is one number above 1."""
+    ranks = [(cls, *map(len, shapes)) for cls, shapes in (part, other)]
+    if ranks[0] != ranks[1]:
+        return None
+    pairs = zip(itertools.chain(*part[1]), itertools.chain(*other[1]), strict=True)
+    ratios = {Fraction(*pair) for pair in pairs if 0 not in pair} - {1}
+    factor = ratios.pop() if len(ratios) == 1 else Fraction(1)
+    return int(factor) if factor.denominator == 1 and factor > 1 else None
 
 
 def _signature(node: Any) -> Any:
@@ -243,9 +310,7 @@ def _part(root: Any, path: Path) -> Any:
     return functools.reduce(_child, path, root)
 
 
-def _subject_of_inputs(
-    model: Model, root: Any, request: Request, method: str, constants: tuple[int, ...]
-) -> Subject | Unchecked:
+def _subject_of_inputs(model: Model, root: Any, request: Request, method: str) -> Subject:
     """The whole, called with the inputs of the caller."""
     cls = type(root)
     title = f"{type_name(cls)}.{method}"
@@ -273,10 +338,9 @@ def _subject_of_inputs(
         domain,
         called,
         _inner_conditions(cls),
-        constants,
-        notes,
-        sizes_in(root, model),
-        cls,
+        notes=notes,
+        sizes=sizes_in(root, model),
+        owner=cls,
     )
 
 
@@ -304,7 +368,6 @@ def _subjects_of_method(
     name: str,
     found: Annotated,
     request: Request,
-    constants: tuple[int, ...],
 ) -> Iterator[Subject | Unchecked]:
     """The calls of one annotated method, for each choice that its annotations leave open."""
     cls = type(node)
@@ -332,9 +395,8 @@ def _subjects_of_method(
             ]
         domain = _domain(model, keys, conditions, {} if path and model.names else fields, fields)
         called = functools.partial(_called_method, model, path, name, given, others, fields)
-        yield Subject(
-            title, place, domain, called, _inner_conditions(cls), constants, (*model.notes, *_unread(found)), sizes, cls
-        )
+        notes = (*model.notes, *_unread(found))
+        yield Subject(title, place, domain, called, _inner_conditions(cls), notes=notes, sizes=sizes, owner=cls)
 
 
 def _others(found: Annotated) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import Document, float_of
 from declax.config._files.reading import FORMATS, read_document
-from declax.config.problems import EACH, KIND, REF, Path, Place, Problem, Report, path_text, shown, steps_of
-from declax.errors import ConfigError, suggest
+from declax.config.problems import EACH, KIND, NOWHERE, REF, Path, Place, Problem, Report, path_text, shown, steps_of
+from declax.errors import ConfigError, DeclaxError, suggest
 
 T = TypeVar("T")
 
@@ -294,16 +294,46 @@ def load_module(name: str, word: str | None = None) -> Any:
     if name.endswith(".py"):
         if not FilePath(name).is_file():
             raise ConfigError(name, "the file does not exist", expected=_EXPECTED)
-        folder, name = str(FilePath(name).parent), FilePath(name).stem
+        folder, name = str(FilePath(name).resolve().parent), FilePath(name).stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # a missing import inside the module
+    except (Exception, SystemExit) as error:  # code of the user ran, which may do anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not (name == missing or name.startswith(f"{missing}.")):
+            raise _import_error(word, error) from error
         fix = suggest(name, sorted(path.stem for path in FilePath().glob("*.py")))
         raise ConfigError(word, f"there is no module {name!r}", expected=_EXPECTED, fix=fix) from None
+
+
+def _import_error(word: str, error: BaseException) -> ConfigError:
+    """The error for a module that cannot be imported: one line with the place of the user's code, as of compilers.
+
+    The place is among the `problems` too, which the JSON of the command has.
+    """
+    place, parts, said = _place_of(error), {}, str(error)
+    if isinstance(error, DeclaxError):
+        parts = {name: getattr(error, name) for name in ("expected", "got", "why", "fix")}
+        said = f"{error.where}: {error.problem}"
+    elif isinstance(error, SyntaxError):
+        said = error.msg  # without the place
+    where = f"{place}: error" if str(place) else word
+    found = ConfigError(where, f"the import fails: {type(error).__name__}: {said}", **parts)
+    found.problems = (Problem("import", (), found.problem, found.expected, found.got, found.fix, place),)
+    return found
+
+
+def _place_of(error: BaseException) -> Place:
+    """Where Python could not read a file, or where the user's code raised."""
+    places = importlib.import_module("declax.shapes.places")  # loads JAX
+    if isinstance(error, SyntaxError) and error.filename is not None and FilePath(error.filename).is_file():
+        found = places.Place(error.filename, error.lineno or 1, error.offset or None, "")
+    else:
+        found = places.place_of_error(error)
+    if found is None or found.file == importlib.__file__:  # the name itself is wrong, and no code ran
+        return NOWHERE
+    return Place(found.shown_file, found.line, found.column)
 
 
 def load_target(word: str) -> Any:
