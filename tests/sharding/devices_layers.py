@@ -226,9 +226,14 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize("model", [1, 2])
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    ("name", "model", "kind"),
+    [
+        *((name, 2, AxisType.Auto) for name in GROUPED),
+        *((name, 2, AxisType.Explicit) for name in ("same", "strided, even kernel")),
+        *(("same", 1, kind) for kind in (AxisType.Auto, AxisType.Explicit)),
+    ],
+)
 def test_grouped_convolutions(name, model, kind):
     """XLA multiplies the gradient of the kernel on a mesh of two axes; see "Limits" in docs/parallel.md."""
     options, size = GROUPED[name]

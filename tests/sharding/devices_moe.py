@@ -120,11 +120,12 @@ def test_a_batch_that_the_axis_does_not_divide_is_computed_too():
 def test_without_set_mesh_the_mesh_is_that_of_the_arguments():
     mesh, rules, batch = mesh_and_rules("experts", AxisType.Auto)
     x = jax.random.normal(jax.random.key(1), BATCH)
+    expected = make(1.25)(x)
     with dx.sharding_rules(rules):
         layer = dx.init_sharded(make, 1.25, mesh=mesh)
         run = dx.jit(lambda layer, x: layer(x))
         placed = jax.device_put(x, NamedSharding(mesh, batch))
-        np.testing.assert_allclose(run(layer, placed), make(1.25)(x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(run(layer, placed), expected, rtol=1e-4, atol=1e-5)
         assert exchanges(run.lower(layer, placed).compile().as_text())["all-to-all"] == 2
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests that need eight devices in a process that has them."""
+"""Runs the tests that need eight devices in processes that have them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 DEVICES = 8
 
+LONG = {"devices_layers.py", "devices_moe.py"}
+"""Files that compile a program for each of many layers."""
 
-def test_on_eight_devices():
-    files = sorted(str(path) for path in HERE.glob("devices_*.py"))
+
+def run(names):
+    files = sorted(str(path) for path in HERE.glob("devices_*.py") if path.name in names)
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
@@ -20,3 +25,13 @@ def test_on_eight_devices():
         command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_on_eight_devices():
+    run({path.name for path in HERE.glob("devices_*.py")} - LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_layers_on_eight_devices(name):
+    run({name})
