@@ -12,6 +12,8 @@ from jax.sharding import AxisType, NamedSharding
 import declax as dx
 from declax.errors import TransformError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* splits no argument:declax.errors.ReplicationWarning")
+
 P = jax.P
 MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 SIZES = r"on a mesh of \{'data': 4, 'model': 2\}"

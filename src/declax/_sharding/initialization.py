@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 import jax
 import numpy as np
 
-from declax import errors
+from declax import _jax, errors
 from declax._graph.abstract import with_sharding
 from declax._graph.api import split
 from declax._graph.binding import bind
@@ -125,6 +125,8 @@ def init_sharded(
                 got="None",
                 fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
             )
+        if _jax.current_trace() is not _jax.TOP:
+            return jit(made)()
         devices = jax.sharding.get_mesh()
 
         def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
