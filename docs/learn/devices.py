@@ -113,7 +113,7 @@ assert np.allclose(data_parallel, one_device, rtol=1e-2)
 #
 # The class has named its dimensions: `pixels`, `hidden`, `classes`. *Rules* say which axis of the mesh a name means;
 # None leaves a dimension whole. So the class says what its dimensions are, and the program where they go.
-# `dx.init_sharded` makes model and optimizer in one compiled program, in which each device makes its own part only.
+# `dx.init_sharded` makes model and optimizer, of which each device makes its own part only.
 
 # %%
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
