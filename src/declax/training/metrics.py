@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from typing_extensions import TypeVar
 
-from declax import errors
+from declax import _jax, errors
 from declax._classes.decorator import dataclass
 from declax._classes.pytree import Pytree
 from declax._fields.specifiers import KW_ONLY, field, variable
@@ -100,6 +103,18 @@ class _OfValues(Metric):
             raise errors.unbound_axis(where, self.axis_name, batch[0], fix) from error
 
 
+def _warn_of_one_process(metric: Metric, total: jax.Array) -> None:
+    """Warns if the values are those of one process, of several that compute one program."""
+    if jax.process_count() > 1 and not isinstance(total, Tracer) and total.is_fully_addressable:
+        name = errors.type_name(type(metric))
+        warnings.warn(
+            f"{name}.compute: this is the value of process {jax.process_index()} alone, of {jax.process_count()}, "
+            f"since the metric was updated with arrays of one process. Update it in dx.jit with arrays of the mesh, "
+            f"made by jax.make_array_from_process_local_data.",
+            stacklevel=_jax.level_of_user(sys._getframe()),
+        )
+
+
 @dataclass
 class Average(_OfValues):
     """The mean of all values.
@@ -143,7 +158,8 @@ class Average(_OfValues):
         self.count[...] += count
 
     def compute(self) -> jax.Array:
-        """The mean, a float32 scalar."""
+        """The mean, a float32 scalar; of several processes that update it with arrays of their own, warns."""
+        _warn_of_one_process(self, self.count[...])
         mean: jax.Array = self.total[...] / self.count[...].astype(jnp.float32)
         return mean
 
@@ -215,7 +231,8 @@ class Welford(_OfValues):
         self.m2[...] += deviation + jnp.square(delta) * batch * before / after
 
     def compute(self) -> Statistics:
-        """The statistics, float32 scalars."""
+        """The statistics, float32 scalars; of several processes that update it with arrays of their own, warns."""
+        _warn_of_one_process(self, self.count[...])
         count = self.count[...].astype(jnp.float32)
         standard_deviation = jnp.sqrt(self.m2[...] / count)
         return Statistics(self.mean[...], standard_deviation / jnp.sqrt(count), standard_deviation)
