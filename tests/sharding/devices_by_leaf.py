@@ -128,6 +128,26 @@ def test_leaves_that_print_alike_are_not_confused():
     np.testing.assert_allclose(made.norm[...], mine.norm[...], rtol=1e-6)
 
 
+class Holder(dx.Module):
+    def __init__(self, value):
+        self.value = dx.Param(value)
+
+
+def test_constants_that_print_alike_are_not_confused():
+    for number in (0.00123456, 0.001234561):
+        scale = np.array(number, np.float32)
+        made = dx.init_sharded(lambda scale=scale: Holder(jnp.ones((8, 8)) * scale), mesh=mesh_of())
+        np.testing.assert_array_equal(made.value[...], np.full((8, 8), scale))
+
+
+@pytest.mark.parametrize("is_partitionable", [True, False])
+def test_operations_of_another_context_are_not_confused(is_partitionable):
+    key = jax.random.key(0)
+    with jax.threefry_partitionable(is_partitionable):
+        made = dx.init_sharded(lambda: Holder(jax.random.bits(key, (8, 8))), mesh=mesh_of())
+        np.testing.assert_array_equal(made.value[...], jax.random.bits(key, (8, 8)))
+
+
 class DataDependent(dx.Module):
     """Each leaf needs what comes before it, so that leaf by leaf would be quadratic."""
 
@@ -166,3 +186,38 @@ def test_stacked_layers_are_the_same():
             self.blocks = dx.Stacked(lambda rngs: Block(rngs=rngs), 5, rngs=rngs)
 
     equal(dx.init_sharded(Tower, rngs=dx.Rngs(0), mesh=mesh_of()), Tower(rngs=dx.Rngs(0)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [4, 64])
+@pytest.mark.parametrize("device", [None, 1])
+def test_arrays_of_one_device_become_leaves(size, device, kind):
+    given = jnp.arange(float(size))
+    if device is not None:
+        given = jax.device_put(given, jax.devices()[device])
+    made = dx.init_sharded(lambda: Holder(given), mesh=mesh_of(kind))
+    assert made.value.sharding.is_equivalent_to(jax.NamedSharding(mesh_of(kind), P()), 1)
+    made.value[...].delete()
+    np.testing.assert_array_equal(given, np.arange(float(size)))
+
+
+def test_a_key_of_one_device_draws():
+    key = jax.device_put(jax.random.key(0), jax.devices()[0])
+    equal(dx.init_sharded(lambda: Net(1, rngs=dx.Rngs(key)), mesh=mesh_of()), Net(1, rngs=dx.Rngs(key)))
+
+
+def test_in_a_compiled_function_or_without_compilation():
+    def make():
+        return dx.init_sharded(
+            lambda: dx.Linear(8, 16, kernel_metadata={"out_sharding": (None, "model")}, rngs=dx.Rngs(0))
+        )
+
+    with jax.set_mesh(mesh_of()):
+        shapes = dx.eval_shape(make)
+        compiled = dx.jit(make)()
+        with jax.disable_jit():
+            interpreted = make()
+    assert shapes.kernel.shape == (8, 16)
+    for made in (compiled, interpreted):
+        assert made.kernel.sharding.spec == P(None, "model")
+        np.testing.assert_allclose(made.kernel[...], dx.Linear(8, 16, rngs=dx.Rngs(0)).kernel[...], rtol=1e-5)

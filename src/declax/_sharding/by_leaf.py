@@ -13,10 +13,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding
 
 from declax import _jax
 from declax._typing import Immutable
+from declax._variables.placement import make_spec
 
 SMALL: Final = 16
 """Arrays of up to this many elements are computed operation by operation."""
@@ -27,12 +30,16 @@ TWICE: Final = 2
 KEPT: Final = 512
 """How many programs of leaves are kept."""
 
+_PLACING: Final = {"sharding_constraint", "reshard"}
+"""Operations that compiled programs alone run on arrays that are not on the mesh yet."""
+
 
 class LeafProgram(Immutable):
     """How a leaf is made from small values; equal for leaves that are made alike.
 
     Attributes:
-      steps: for each equation its primitive, its parameters, and what it reads and gives, numbered in order.
+      steps: for each equation its primitive, its parameters, its context, such as how keys are split over devices, and
+        what it reads and gives, numbered in order.
       program: the equations.
     """
 
@@ -44,13 +51,14 @@ class LeafProgram(Immutable):
 
         def numbered(var: Any) -> Hashable:
             if isinstance(var, Literal):
-                return str(var.aval), repr(var.val)
-            return number.setdefault(var, len(number)), str(var.aval)
+                return var.aval, np.asarray(var.val).tobytes()
+            return number.setdefault(var, len(number)), var.aval
 
         steps = [tuple(map(numbered, program.jaxpr.invars))]
         for equation in program.jaxpr.eqns:
             of = tuple([(name, _identity(value)) for name, value in sorted(equation.params.items())])
-            steps.append((equation.primitive, of, *map(numbered, equation.invars), *map(numbered, equation.outvars)))
+            ends = *map(numbered, equation.invars), *map(numbered, equation.outvars)
+            steps.append((equation.primitive, of, equation.ctx, *ends))
         vars(self).update(steps=(*steps, *map(numbered, program.jaxpr.outvars)), program=program)
 
     def __eq__(self, other: object) -> bool:
@@ -74,9 +82,10 @@ def _compiled(leaf: LeafProgram) -> Any:
     return jax.jit(jaxpr_as_fun(leaf.program))
 
 
-def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-    """Runs a program, leaf by leaf if that is better than the whole of it."""
-    values: dict[Any, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any], mesh: Mesh) -> list[Any]:
+    """Runs a program on a mesh, leaf by leaf if that is better than the whole of it."""
+    constants = [_moved(value, mesh) for value in program.consts]
+    values: dict[Any, Any] = dict(zip(program.jaxpr.constvars, constants, strict=True))
     values.update(zip(program.jaxpr.invars, arguments, strict=True))
     early, makers = _split(program.jaxpr.eqns, set(values))
     slices = [_slice(var, makers) for var in program.jaxpr.outvars]
@@ -94,6 +103,12 @@ def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     return found
 
 
+def _moved(constant: Any, mesh: Mesh) -> Any:
+    """A constant on the mesh, if it is committed to other devices, which a compiled program refuses as an argument."""
+    is_elsewhere = isinstance(constant, jax.Array) and constant.committed and len(constant.sharding.device_set) == 1
+    return jax.device_put(constant, NamedSharding(mesh, make_spec())) if is_elsewhere else constant
+
+
 _Makers: TypeAlias = "dict[Any, tuple[int, Any]]"
 """The equation that makes each variable, with its number."""
 
@@ -103,7 +118,8 @@ def _split(equations: Sequence[Any], known: set[Any]) -> tuple[list[Any], _Maker
     early: list[Any] = []
     makers: _Makers = {}
     for number, equation in enumerate(equations):
-        if known.issuperset(_variables(equation.invars)) and all(map(_is_small, equation.outvars)):
+        is_early = equation.primitive.name not in _PLACING and all(map(_is_small, equation.outvars))
+        if is_early and known.issuperset(_variables(equation.invars)):
             early.append(equation)
             known.update(equation.outvars)
         else:

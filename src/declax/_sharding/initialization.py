@@ -125,13 +125,13 @@ def init_sharded(
                 got="None",
                 fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
             )
-        if _jax.current_trace() is not _jax.TOP:
+        if _jax.current_trace() is not _jax.TOP or _jax.is_jit_disabled():  # there is nothing to compile here
             return jit(made)()
         devices = jax.sharding.get_mesh()
 
         def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
             check_same_program("init_sharded", program, arguments, devices)
-            return run_by_leaf(program, arguments)
+            return run_by_leaf(program, arguments, devices)
 
         return jit(made).trace().interpreted(run)()
 
