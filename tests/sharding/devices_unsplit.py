@@ -88,6 +88,18 @@ def test_functions_that_take_no_batch_are_not_warned_of():
     model = make()
     dx.jit(lambda model: jnp.sum(model.kernel[...]))(model)
     dx.jit(lambda model, key, rate: model.kernel * rate + jax.random.normal(key))(model, jax.random.key(0), 0.1)
+    dx.jit(lambda model, rates: model.kernel * rates[3])(model, np.linspace(0.0, 1.0, 100))
+    dx.jit(lambda model, keys: model.kernel + jax.random.normal(keys[1, 2]))(
+        model, jax.random.split(jax.random.key(0), (16, 4))
+    )
+
+
+@pytest.mark.usefixtures("without_warnings")
+def test_what_is_on_the_mesh_already_is_not_warned_of():
+    model, x = make(), jnp.ones((16, 16))
+    forward()(model, jax.device_put(x, on(MESH)))
+    gradients = dx.grad(lambda model: jnp.sum(model(x) ** 2))(model)
+    dx.jit(lambda model, gradients: model.kernel - gradients.kernel)(model, gradients)
 
 
 @pytest.mark.usefixtures("without_warnings")

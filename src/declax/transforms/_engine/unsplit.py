@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from declax import _jax
@@ -23,12 +25,13 @@ _SPLITTING = {"sharding_constraint", "reshard", "shard_map"}
 def warn_of_unsplit_axes(function: str, call: Call, labels: Sequence[Any], trace: Callable[[], Any]) -> bool:
     """Warns if an axis splits neither an array of a model nor an argument whose first dimension it could split.
 
-    A program that splits values inside is left alone. Returns whether it warned.
+    A program that splits values inside is left alone, as are vectors, keys, and what the user or another program has
+    put on the mesh, such as gradients. Returns whether it warned.
     """
     mesh = mesh_of(call.values)
     if mesh is None:
         return False
-    lengths = {jnp.shape(leaf)[0]: number for number, leaf in enumerate(call.plain) if jnp.ndim(leaf)}
+    lengths = {jnp.shape(leaf)[0]: number for number, leaf in enumerate(call.plain) if _may_be_batch(leaf)}
     used = set(_axes_in([*shardings_of_arrays(call.leaves), *labels]))
     unused = [axis for axis, size in mesh.shape.items() if axis not in used and 1 < size <= max(lengths, default=0)]
     if not unused or not _SPLITTING.isdisjoint(_jax.primitives_of(trace())):
@@ -42,6 +45,11 @@ def warn_of_unsplit_axes(function: str, call: Call, labels: Sequence[Any], trace
         stacklevel=_jax.level_of_user(sys._getframe()),
     )
     return True
+
+
+def _may_be_batch(leaf: Any) -> bool:
+    is_key = jnp.issubdtype(getattr(leaf, "dtype", None) or np.float32, jax.dtypes.prng_key)
+    return jnp.ndim(leaf) > 1 and not is_key and not isinstance(getattr(leaf, "sharding", None), NamedSharding)
 
 
 def _axes_in(places: Iterable[Any]) -> Iterator[Any]:
