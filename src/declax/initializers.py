@@ -26,7 +26,7 @@ from declax._modes import Default
 from declax._typing import MISSING, ArrayLike, Dtype, Immutable
 from declax._typing import Initializer as Initializer
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
-from declax._variables.placement import on_mesh, put
+from declax._variables.placement import is_explicit_split, on_mesh, put
 from declax._variables.variable import Variable
 
 Axes: TypeAlias = int | Sequence[int]
@@ -165,7 +165,13 @@ def _filled(value: int, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
 
 def _draw(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
     """An array at a sharding, if there is one, with the numbers of operations that run one by one."""
-    made = _as_eager(init, key, shape, dtype) if init.needs_key else init._made(key, shape, dtype)
+    if not init.needs_key:
+        made = init._made(key, shape, dtype)
+    elif is_explicit_split(sharding):
+        # With types for each step, all of them but the last would be whole on each device.
+        made = jax.sharding.auto_axes(lambda key: _as_eager(init, key, shape, dtype), out_sharding=sharding)(key)
+    else:
+        made = _as_eager(init, key, shape, dtype)
     return made if sharding is None else put(made, sharding)
 
 

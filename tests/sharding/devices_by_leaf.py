@@ -221,3 +221,24 @@ def test_in_a_compiled_function_or_without_compilation():
     for made in (compiled, interpreted):
         assert made.kernel.sharding.spec == P(None, "model")
         np.testing.assert_allclose(made.kernel[...], dx.Linear(8, 16, rngs=dx.Rngs(0)).kernel[...], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draw_is_never_whole_on_a_device(kind):
+    def make(key):
+        return dx.initializers.normal()(key, (1024, 1024), out_sharding=P("data", "model"))
+
+    with jax.set_mesh(mesh_of(kind)):
+        memory = jax.jit(make).lower(jax.random.key(0)).compile().memory_analysis()
+    assert memory.output_size_in_bytes == 1024 * 1024 * 4 // 8
+    assert memory.temp_size_in_bytes < 1024 * 1024 * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacked_layers_with_declared_axes_are_the_same(kind):
+    def make():
+        names = {"out_sharding": ("data", "model")}
+        return dx.Stacked(lambda rngs: dx.Linear(32, 32, kernel_metadata=names, rngs=rngs), 3, rngs=dx.Rngs(0))
+
+    made = dx.init_sharded(make, mesh=mesh_of(kind))
+    equal(made, make())

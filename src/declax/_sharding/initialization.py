@@ -85,7 +85,8 @@ def init_sharded(
       mesh: the devices; None for the mesh of `jax.set_mesh`, or else that of a plan.
       rules: as for `sharding_rules`; None for the rules of the context.
       shardings: where the arrays belong, in place of what their Variables declare: a `StateSharding` of
-        `PartitionSpec` objects, such as a `Plan`, or a function of the model that returns one, such as `fsdp`.
+        `PartitionSpec` objects, such as a `Plan`, or a function of the model that returns one, such as `fsdp`. On
+        explicit axes, each device draws the whole of an array that it splits and no Variable declares, one at a time.
 
     Returns:
       The result of `make`. An array without a declared sharding is replicated. The numbers are those of `make` without

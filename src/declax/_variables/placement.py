@@ -641,6 +641,15 @@ def _is_explicit(sharding: NamedSharding) -> bool:
     return all(types[axis] is AxisType.Explicit for axis in used or types)
 
 
+def is_explicit_split(sharding: object) -> bool:
+    """Whether a sharding splits an array along explicit axes only, all of those of the mesh of the context."""
+    if not isinstance(sharding, NamedSharding) or not any(sharding.spec) or not _is_explicit(sharding):
+        return False
+    context = jax.sharding.get_abstract_mesh()
+    types = set(context.axis_types)
+    return types == {AxisType.Explicit} and context == getattr(sharding.mesh, "abstract_mesh", sharding.mesh)
+
+
 def check_splits(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh: AnyMesh | None) -> None:
     """Checks that specs and shardings can split the leaves of a transform, which have names; the mesh is for specs.
 
