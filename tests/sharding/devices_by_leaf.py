@@ -201,6 +201,13 @@ def test_arrays_of_one_device_become_leaves(size, device, kind):
     np.testing.assert_array_equal(given, np.arange(float(size)))
 
 
+@pytest.mark.parametrize("number", [3.0, np.float32(3)])
+def test_numbers_become_arrays(number):
+    made = dx.init_sharded(lambda: Holder(number), mesh=mesh_of())
+    assert isinstance(made.value[...], jax.Array)
+    assert made.value[...] == 3
+
+
 def test_a_key_of_one_device_draws():
     key = jax.device_put(jax.random.key(0), jax.devices()[0])
     equal(dx.init_sharded(lambda: Net(1, rngs=dx.Rngs(key)), mesh=mesh_of()), Net(1, rngs=dx.Rngs(key)))

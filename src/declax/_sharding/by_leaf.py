@@ -94,12 +94,12 @@ def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any], mesh: Mesh) -> l
     _jax.run_equations(program.jaxpr, early, values)
     found = []
     for var, equations in zip(program.jaxpr.outvars, slices, strict=True):
-        if equations:
+        if equations or isinstance(var, Literal):
             inputs = [*dict.fromkeys(v for e in equations for v in _variables(e.invars) if v in values)]
             run = _compiled(LeafProgram(_jax.part_of(program.jaxpr, inputs, equations, [var])))
             found += run(*map(values.__getitem__, inputs))
         else:
-            found.append(_jax.value_of(var, values))
+            found.append(values[var])
     return found
 
 
