@@ -11,7 +11,7 @@
   transforms     jit grad value_and_grad vmap scan cond while_loop remat eval_shape vjp jvp custom_vjp
   models as data split merge update state pop clone diff variables GraphDef State map iter_modules
   filters        All Any Not OfType PathContains PathMatches WithTag
-  devices        sharding_rules init_sharded fsdp shard_map get_named_sharding StateSharding
+  devices        sharding_rules init_sharded fsdp shard_map pipeline get_named_sharding StateSharding
   configuration  spec from_config spec_of to_config json_schema cli Spec
   files          save load Checkpoints load_weights save_weights export load_exported
   displays       summary tabulate plot display

@@ -267,6 +267,7 @@ from declax.nn.attention import dot_product_attention as dot_product_attention
 from declax.nn.attention import make_attention_mask as make_attention_mask
 from declax.nn.attention import make_causal_mask as make_causal_mask
 from declax.nn.lora import LoRAParam as LoRAParam
+from declax.nn.pipelining import pipeline as pipeline
 from declax.nn.pooling import avg_pool as avg_pool
 from declax.nn.pooling import global_avg_pool as global_avg_pool
 from declax.nn.pooling import global_max_pool as global_max_pool

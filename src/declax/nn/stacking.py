@@ -76,7 +76,7 @@ class Stacked(Module, Generic[M]):
 
     Attributes:
       layers: one module with the stacked arrays.
-      length: the number of layers.
+      length: the number of layers. In `shard_map`, of all shards; ``len(stack)`` is that of the shard.
 
     Raises:
       LayerError: `n` is below one, `build` does not return a Module, `remat` is neither a flag nor a policy, or the
@@ -171,7 +171,7 @@ class Stacked(Module, Generic[M]):
 
     def _runner(self, fixed: _Fixed) -> Callable[..., Any]:
         """The function that runs the layers; kept, so that JAX finds its program."""
-        key = (self.length, self.remat, self.unroll, self.axis_name, fixed, Mode.of(None, None))
+        key = (len(self), self.remat, self.unroll, self.axis_name, fixed, Mode.of(None, None))
         try:
             known = _runners.setdefault(self, {})
             found = known.get(key)
@@ -210,7 +210,7 @@ class Stacked(Module, Generic[M]):
             f = rematerialized(f, policy=policy, prevent_cse=False)  # the loop keeps what is computed apart
         return scan(
             f,
-            length=self.length,
+            length=len(self),
             in_axes=(0, Carry, *axes),
             out_axes=(Carry, 0),
             unroll=self.unroll,
@@ -218,7 +218,10 @@ class Stacked(Module, Generic[M]):
         )
 
     def __len__(self) -> int:
-        return self.length
+        """The number of layers that the arrays have; in `shard_map`, those of the shard."""
+        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(state(self.layers))}
+        (size,) = sizes.pop() if len(sizes) == 1 and () not in sizes else (self.length,)
+        return size  # if the arrays differ, the loop names those of another size than `length`
 
     @overload
     def __getitem__(self, index: int) -> M: ...
@@ -235,10 +238,10 @@ class Stacked(Module, Generic[M]):
         """
         made: M | Stacked[M]
         if isinstance(index, slice):
-            chosen = [self._layer(number) for number in range(self.length)[index]]
+            chosen = [self._layer(number) for number in range(len(self))[index]]
             made = Stacked.of(chosen, remat=self.remat, unroll=self.unroll, axis_name=self.axis_name)
         else:
-            index = range(self.length)[index]
+            index = range(len(self))[index]
             made = self._layer(index)
         return _read_only(made, f"stack[{index}]")
 
@@ -249,7 +252,7 @@ class Stacked(Module, Generic[M]):
           GraphError: the structure or a shape differs.
           IndexError: the layer does not exist.
         """
-        number = range(self.length)[index]
+        number = range(len(self))[index]
         part = self._layer(number)
         update(part, state(layer), complete=True)
         update(
@@ -257,7 +260,7 @@ class Stacked(Module, Generic[M]):
         )
 
     def __iter__(self) -> Iterator[M]:
-        return (self[number] for number in range(self.length))
+        return (self[number] for number in range(len(self)))
 
     def _layer(self, number: int) -> M:
         graphdef, arrays = split(self.layers)
@@ -268,7 +271,7 @@ class Stacked(Module, Generic[M]):
 
     def unstack(self) -> List[M]:
         """A `List` of copies of the layers, which can be changed."""
-        return List([self._layer(number) for number in range(self.length)])
+        return List([self._layer(number) for number in range(len(self))])
 
 
 MAX_RUNNERS = 16
