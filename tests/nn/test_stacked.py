@@ -771,3 +771,15 @@ def test_names_of_axes_are_those_of_a_list():
     nested = Stacked(Outer, 3, rngs=dx.Rngs(0), axis_name="outer")
     assert nested.layers.inner.layers.kernel.out_sharding == ("outer", "inner", "in", "out")
     assert nested.unstack()[2].inner.unstack()[1].kernel.out_sharding == ("in", "out")
+
+
+def test_a_stack_has_as_many_layers_as_its_arrays():
+    stack = dx.Stacked(lambda rngs: dx.Linear(3, 3, rngs=rngs), 4, rngs=dx.Rngs(0))
+    half = jax.tree.map(lambda leaf: leaf[:2], stack)
+    assert (len(half), len(list(half)), len(half.unstack())) == (2, 2, 2)
+    np.testing.assert_allclose(half(jnp.ones(3)), stack[:2](jnp.ones(3)), rtol=1e-6)
+    with pytest.raises(IndexError):
+        half[2]
+    stack.layers.bias = dx.Param(jnp.zeros((2, 3)))
+    with pytest.raises(TransformError, match=r"(?s)layer.bias: this has another size.*expected: 4.*got: +2"):
+        stack(jnp.ones(3))

@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from declax._graph.api import merge, split, state
+from declax._graph.api import merge, split
+from declax._graph.differences import Differing, first_differing
 from declax._graph.flattening import GraphDef
 from declax._graph.updating import update
 from declax._variables.placement import context_mesh, explicit_spec
-from declax.errors import TransformError, describe, format_path
+from declax.errors import TransformError, describe
 from declax.nn.stacking import Stacked, _Fixed
+from declax.transforms._engine.names import joined
 from declax.transforms._engine.structure import Mode, is_root
 
 X = TypeVar("X")
@@ -47,7 +49,8 @@ def pipeline(
         otherwise each call moves them.
       mesh_axis: the name of the axis of the mesh.
       microbatches: how many; a divisor of the batch. The more there are, the smaller is the share of waiting.
-      mesh: the devices; None for the mesh of the context (`jax.set_mesh`) or of the arguments of `dx.jit`.
+      mesh: the devices; None for the mesh of the context (`jax.set_mesh`) or of the arguments of `dx.jit`. A mesh of
+        explicit axes has to be that of the context in a call outside of `jit`.
 
     Returns:
       A function with the arguments of ``stack``. Each array, in `x` and in further arguments, has the batch as its
@@ -55,7 +58,7 @@ def pipeline(
 
     Raises:
       TransformError: there is no such mesh axis; it does not divide the layers, or `microbatches` the batch; an
-        argument is a model; the layers create or remove a Variable; a `shard_map` is around the call.
+        argument is a model; the layers change more than values of their Variables; a `shard_map` is around the call.
 
     >>> import declax as dx
     >>> import jax, jax.numpy as jnp
@@ -78,7 +81,11 @@ def pipeline(
         _check_batch(x, arrays, microbatches)
         graphdef, before = split(stack)
         leaves, tree = jax.tree.flatten(before)
-        program = _program(graphdef, tree, fixed, mesh_axis, microbatches, found, Mode.of(None, None))
+        key = graphdef, tree, fixed, mesh_axis, microbatches, found, Mode.of(None, None)
+        try:
+            program = _program(*key)
+        except TypeError:  # an argument, or a layer, that has no hash
+            program = _program.__wrapped__(*key)
         y, written = program(leaves, x, arrays)
         if written:
             update(stack, jax.tree.unflatten(tree, [written.get(i, leaf) for i, leaf in enumerate(leaves)]))
@@ -106,9 +113,9 @@ def _program(
         part = merge(graphdef, jax.tree.unflatten(tree, leaves))
         args, kwargs = fixed.put(arrays)
         y = part(x, *args, **kwargs)
-        after = state(part)
-        if jax.tree.structure(after) != tree:
-            raise _other_structure(jax.tree.unflatten(tree, leaves), after)
+        structure, after = split(part)
+        if structure != graphdef:
+            raise _other_structure(first_differing(graphdef, structure))
         pairs = zip(leaves, jax.tree.leaves(after), strict=True)
         return y, {i: new for i, (old, new) in enumerate(pairs) if new is not old}
 
@@ -120,13 +127,12 @@ def _program(
             received, held = carry
             number = step - stage  # of the microbatch of this stage
             is_active = (number >= 0) & (number < microbatches)
-            # A stage that waits computes real examples, since gradients of made-up ones may be NaN, also times 0.
-            own = _choose((stage == 0) | ~is_active, _part(x, step), received)
+            own = _choose(stage == 0, _part(x, step), received)
             y, new = compute([held.get(i, leaf) for i, leaf in enumerate(leaves)], own, _part(arrays, number))
             sent = jax.lax.ppermute(y, axis, neighbours) if last else y  # type: ignore[no-untyped-call]  # of jax
             return (sent, _choose(is_active, {i: new[i] for i in held}, held)), y
 
-        first = _part(x, 0)
+        first = _part(x, 0)  # also for stages that wait: gradients of made-up examples may be NaN, also times 0
         set_by_layers = jax.eval_shape(compute, leaves, first, _part(arrays, 0))[1]
         start = first, {i: leaves[i] for i in set_by_layers}
         (_, written), ys = jax.lax.scan(advance, start, jnp.arange(microbatches + last))
@@ -250,11 +256,11 @@ def _check_batch(x: Any, arrays: list[Any], microbatches: int) -> None:
         )
 
 
-def _other_structure(before: Any, after: Any) -> TransformError:
-    paths = [set(dict(one.flat_state())) for one in (before, after)]
+def _other_structure(found: Differing) -> TransformError:
     return TransformError(
-        "pipeline, stack",
-        "the layers create or remove Variables, of which each microbatch would have others",
-        got=", ".join(sorted(format_path(path) for path in paths[0] ^ paths[1])) or None,
-        fix="return the value as part of y, or call stack(x) to collect it",
+        f"pipeline, {joined('stack', found.path)}",
+        "the layers change it, or create or remove it",
+        expected="layers that set the values of their Variables only",
+        why="the loop over microbatches has one program for layers of one structure",
+        fix="return the value as part of y        # or call stack(x), without a pipeline",
     )
