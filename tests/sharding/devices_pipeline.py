@@ -20,6 +20,14 @@ P = jax.P
 BATCH = jax.random.normal(jax.random.key(1), (16, 8))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Most of the time of these tests would go into optimising programs that run once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @dx.dataclass
 class Block(dx.Layer):
     dim: int = dx.field()
