@@ -165,28 +165,27 @@ def _filled(value: int, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
 
 def _draw(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
     """An array at a sharding, if there is one, with the numbers of operations that run one by one."""
-    if not init.needs_key:
-        made = init._made(key, shape, dtype)
-    elif is_explicit_split(sharding):
+    make: Any = functools.partial(_as_eager if init.needs_key else NamedInitializer._made, init)
+    make = functools.partial(make, sizes=shape, dtype=dtype)
+    if init.needs_key and is_explicit_split(sharding):
         # With types for each step, all of them but the last would be whole on each device.
-        made = jax.sharding.auto_axes(lambda key: _as_eager(init, key, shape, dtype), out_sharding=sharding)(key)
-    else:
-        made = _as_eager(init, key, shape, dtype)
+        make = jax.sharding.auto_axes(make, out_sharding=sharding)
+    made: jax.Array = make(key)
     return made if sharding is None else put(made, sharding)
 
 
-def _as_eager(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def _as_eager(init: NamedInitializer, key: Any, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
     """An array in a program, with barriers around each operation.
 
     XLA rounds last digits differently where it simplifies across operations, or computes with constants.
     """
-    program = jax.make_jaxpr(lambda key: init._made(key, shape, dtype))(key)
+    program = jax.make_jaxpr(lambda key: init._made(key, sizes, dtype))(key)
     values: dict[Any, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
     values.update(zip(program.jaxpr.invars, [key], strict=True))
     for equation in program.jaxpr.eqns:
-        apart, constants = _jax.without_literals(equation)
+        alone, constants = _jax.without_literals(equation)
         values.update((var, _barrier(value)) for var, value in constants.items())
-        _jax.run_equations(program.jaxpr, [apart], values)
+        _jax.run_equations(program.jaxpr, [alone], values)
         floats = [var for var in equation.outvars if jnp.issubdtype(var.aval.dtype, jnp.inexact)]
         values.update((var, _barrier(values[var])) for var in floats)
     made: jax.Array = _jax.value_of(program.jaxpr.outvars[0], values)

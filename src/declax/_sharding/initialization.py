@@ -90,7 +90,7 @@ def init_sharded(
 
     Returns:
       The result of `make`. An array without a declared sharding is replicated. The numbers are those of `make` without
-      a mesh, bit by bit where they are what an initializer draws.
+      a mesh, bit by bit where an initializer draws real numbers.
 
     Raises:
       ShardingError: there is no mesh, or declared names do not fit it: lists all, with paths and dimensions. `make`
