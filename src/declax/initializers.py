@@ -10,7 +10,6 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
@@ -20,13 +19,13 @@ import numpy as np
 from jax.core import Tracer
 from jax.nn import initializers as _jax_initializers
 
-from declax import _jax, errors
+from declax import errors
 from declax._fields import snapshots
-from declax._modes import Default
 from declax._typing import MISSING, ArrayLike, Dtype, Immutable
 from declax._typing import Initializer as Initializer
+from declax._variables import drawing as _drawing
 from declax._variables.metadata import AXES, Metadata, VariableMetadata
-from declax._variables.placement import is_explicit_split, on_mesh, put
+from declax._variables.placement import on_mesh
 from declax._variables.variable import Variable
 
 Axes: TypeAlias = int | Sequence[int]
@@ -112,13 +111,21 @@ class NamedInitializer(Immutable):
             )
         target = None if out_sharding is None else on_mesh(out_sharding)
         try:
-            if self.needs_key and apart._current.get():
-                drawn: jax.Array = draw(self, key, sizes, dtype, target)
+            if _drawing.is_apart() and self.needs_key:
+                drawn: jax.Array = _drawing.draw(self, key, sizes, dtype, target)
                 return drawn
             if target is not None:
-                placed: jax.Array = _make_placed(self, key, sizes, dtype, target)
+                placed: jax.Array = _drawing.make_placed(self, key, sizes, dtype, target)
                 return placed
-            return self._made(key, sizes, dtype)
+            if self.settings is None and dtype is not None:
+                filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)
+                return filled
+            wanted = self.arguments.get("dtype") if dtype is None else dtype
+            if self.name in _DECOMPOSING and _is_half(wanted):
+                return self(key, sizes, jnp.float32).astype(wanted)
+            found = _function_of.__wrapped__ if self.name == "constant" else _function_of  # 0.0 and -0.0 are equal keys
+            make = found(self.name, self.settings)
+            return make(key, sizes) if dtype is None else make(key, sizes, dtype)
         except (ValueError, IndexError) as error:
             problem = f"cannot make an array of shape {sizes}"
             fix = "dx.initializers.zeros        # or dx.initializers.normal(0.02), which count no inputs or outputs"
@@ -126,17 +133,6 @@ class NamedInitializer(Immutable):
             raise errors.InitializerError(
                 repr(self), problem, why=str(error), fix=fix if is_vector else None
             ) from error
-
-    def _made(self, key: Any, sizes: tuple[int, ...], dtype: Dtype | None) -> jax.Array:
-        if self.settings is None and dtype is not None:
-            filled: jax.Array = _filled(int(self.name == "ones"), sizes, dtype)
-            return filled
-        wanted = self.arguments.get("dtype") if dtype is None else dtype
-        if self.name in _DECOMPOSING and _is_half(wanted):
-            return self._made(key, sizes, jnp.float32).astype(wanted)
-        found = _function_of.__wrapped__ if self.name == "constant" else _function_of  # 0.0 and -0.0 are equal keys
-        make = found(self.name, self.settings)
-        return make(key, sizes) if dtype is None else make(key, sizes, dtype)
 
     def __repr__(self) -> str:
         if self.settings is None:
@@ -161,56 +157,6 @@ def _is_half(dtype: Dtype | None) -> bool:
 def _filled(value: int, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
     """An array of one value; compiled, since JAX dispatches several operations for it otherwise."""
     return jnp.full(shape, value, dtype)
-
-
-def _draw(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
-    """An array at a sharding, if there is one, with the numbers of operations that run one by one."""
-    make: Any = functools.partial(_as_eager if init.needs_key else NamedInitializer._made, init)
-    make = functools.partial(make, sizes=shape, dtype=dtype)
-    if init.needs_key and is_explicit_split(sharding):
-        # With types for each step, all of them but the last would be whole on each device.
-        make = jax.sharding.auto_axes(make, out_sharding=sharding)
-    made: jax.Array = make(key)
-    return made if sharding is None else put(made, sharding)
-
-
-def _as_eager(init: NamedInitializer, key: Any, sizes: tuple[int, ...], dtype: Any) -> jax.Array:
-    """An array in a program, with barriers around each operation.
-
-    XLA rounds last digits differently where it simplifies across operations, or computes with constants.
-    """
-    program = jax.make_jaxpr(lambda key: init._made(key, sizes, dtype))(key)
-    values: dict[Any, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
-    values.update(zip(program.jaxpr.invars, [key], strict=True))
-    for equation in program.jaxpr.eqns:
-        alone, constants = _jax.without_literals(equation)
-        values.update((var, _barrier(value)) for var, value in constants.items())
-        _jax.run_equations(program.jaxpr, [alone], values)
-        floats = [var for var in equation.outvars if jnp.issubdtype(var.aval.dtype, jnp.inexact)]
-        values.update((var, _barrier(values[var])) for var in floats)
-    made: jax.Array = _jax.value_of(program.jaxpr.outvars[0], values)
-    return made
-
-
-_barrier: Any = jax.lax.optimization_barrier
-
-_make_placed = jax.jit(_draw, static_argnums=(0, 2, 3, 4), inline=True)
-"""Compiled for the sharding, so that each device makes its shards only."""
-
-DRAW: Final = "draw"
-"""The name by which the draws of an initializer are found in a program."""
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))
-def draw(init: NamedInitializer, key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
-    """The same as one equation of a program."""
-    return _draw(init, key, shape, dtype, sharding)
-
-
-class apart(Default[bool]):  # noqa: N801  # reads as a function
-    """Sets whether draws are equations of their own while a program is traced."""
-
-    _current: ClassVar[ContextVar[bool]] = ContextVar("apart", default=False)
 
 
 def _is_default(setting: object, default: object) -> bool:

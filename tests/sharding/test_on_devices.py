@@ -16,9 +16,14 @@ LONG = {"devices_layers.py", "devices_moe.py"}
 """Files that compile a program for each of many layers."""
 
 
-def run(names):
+EXACT = {"devices_by_leaf.py"}
+"""Files that compare bits, compiled as users compile them: the flags of `tests/conftest.py` change some."""
+
+
+def run(names, flags=None):
     files = sorted(str(path) for path in HERE.glob("devices_*.py") if path.name in names)
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+    flags = os.environ.get("XLA_FLAGS", "") if flags is None else flags
+    flags = f"{flags} --xla_force_host_platform_device_count={DEVICES}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
     done = subprocess.run(
@@ -28,7 +33,11 @@ def run(names):
 
 
 def test_on_eight_devices():
-    run({path.name for path in HERE.glob("devices_*.py")} - LONG)
+    run({path.name for path in HERE.glob("devices_*.py")} - LONG - EXACT)
+
+
+def test_bits_on_eight_devices():
+    run(EXACT, flags="")
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from declax._sharding.by_leaf import run_by_leaf
 from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
 from declax._sharding.plans import mesh_of_plan
 from declax._state.states import State
+from declax._variables.drawing import apart
 from declax._variables.placement import (
     AnyMesh,
     AxisRules,
@@ -29,7 +30,6 @@ from declax._variables.placement import (
     put,
     sharding_rules,
 )
-from declax.initializers import apart
 from declax.transforms._engine.commit import write
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape

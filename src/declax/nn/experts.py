@@ -162,6 +162,8 @@ class MoE(Layer):
         name is that of the axis of experts.
       down_kernel_metadata: metadata of `down`; none is `kernel_metadata`.
       router: the map to the logits of the experts.
+
+    Attributes:
       up: the kernels to the hidden layers, of shape ``(num_experts, in_features, hidden_features)``.
       down: the kernels from the hidden layers.
       gate: the kernels to the gates; None without.
