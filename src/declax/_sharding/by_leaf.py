@@ -91,7 +91,7 @@ def run_by_leaf(program: ClosedJaxpr, arguments: Sequence[Any], mesh: Mesh) -> l
     slices = [_slice(var, makers) for var in program.jaxpr.outvars]
     if program.effects or sum(map(len, slices)) > TWICE * len(program.jaxpr.eqns):
         return list(jax.jit(jaxpr_as_fun(program))(*arguments))
-    _jax.run_equations(program.jaxpr, early, values)
+    _jax.run_equations(program.jaxpr, _needed(early, slices, program.jaxpr.outvars), values)
     found = []
     for var, equations in zip(program.jaxpr.outvars, slices, strict=True):
         if equations or isinstance(var, Literal):
@@ -125,6 +125,18 @@ def _split(equations: Sequence[Any], known: set[Any]) -> tuple[list[Any], _Maker
         else:
             makers.update((var, (number, equation)) for var in equation.outvars)
     return early, makers
+
+
+def _needed(early: Sequence[Any], slices: Iterable[Sequence[Any]], results: Iterable[Any]) -> list[Any]:
+    """The early equations that leaves need: most keys are those of zeros and ones, which draw nothing."""
+    read = {var for equations in slices for equation in equations for var in _variables(equation.invars)}
+    read.update(_variables(results))
+    found: list[Any] = []
+    for equation in reversed(early):
+        if not read.isdisjoint(equation.outvars):
+            found.append(equation)
+            read.update(_variables(equation.invars))
+    return found[::-1]
 
 
 def _slice(var: Any, makers: _Makers) -> list[Any]:
