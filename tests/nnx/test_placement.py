@@ -32,7 +32,7 @@ step(m, jnp.ones((2, 4)))
 show("jit that reads", m)
 m = model()
 with jax.set_mesh(mesh):
-    nnx.jit(lambda m: None, in_shardings=(nnx.StateSharding({"kernel": P("a"), ...: P()}),))(m)
+    nnx.jit(lambda m: None, in_shardings=(nnx.StateSharding({nnx.PathContains("kernel"): P("a"), ...: P()}),))(m)
 show("specs", m)
 specs = nnx.StateSharding({nnx.PathContains("kernel"): P(None, "a"), ...: P()})
 m = model()

@@ -49,7 +49,9 @@ class Child:
     """
 
     def __init__(self, number: int, words: Sequence[str], environment: dict[str, str]) -> None:
-        self.number, self.error, self._prefix = number, "", f"[{number}] "
+        self.number: int = number
+        self.error: str = ""
+        self._prefix = f"[{number}] "
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         reading, writing = os.pipe()
         self._report = open(reading, encoding="utf-8", errors="replace")  # noqa: SIM115 (closed by its thread)

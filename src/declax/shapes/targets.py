@@ -121,7 +121,7 @@ class Model:
         self.names: list[str] = list(names)
         self.conditions: list[Condition] = list(conditions)
         self.notes: tuple[str, ...] = tuple(notes)
-        self.scopes = Scopes()
+        self.scopes: Scopes = Scopes()
 
     def build(self, sizes: Sizes) -> Any:
         """The abstract model at sizes, made once for all of its parts; None where the constructor refuses them."""
