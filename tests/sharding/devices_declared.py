@@ -110,11 +110,11 @@ def test_rules_without_a_mesh_are_fine_where_nothing_is_placed():
 
 def test_the_initializer_makes_shards_only():
     """The compiled program of a kernel has no array of its whole size."""
-    from declax.initializers import _make_placed
+    from declax._variables.drawing import make_placed
 
     sharding = NamedSharding(MESH, P("data", "model"))
     shape = (1024, 512)
-    lowered = _make_placed.lower(dx.initializers.lecun_normal(), jax.random.key(0), shape, jnp.float32, sharding)
+    lowered = make_placed.lower(dx.initializers.lecun_normal(), jax.random.key(0), shape, jnp.float32, sharding)
     memory = lowered.compile().memory_analysis()
     whole = 1024 * 512 * 4
     assert memory.output_size_in_bytes == whole // 8
