@@ -297,3 +297,9 @@ def rules(block: Block, x: jax.Array) -> None:
     assert_type(clipped(block, x), jax.Array)
     assert_type(dx.vjp(forward, block, x)[0], jax.Array)
     assert_type(dx.jvp(forward, (block, x), (dx.state(block, dx.Param), x))[0], jax.Array)
+
+
+def made_as_shards(make: Callable[[], tuple[Block, int]], mesh: jax.sharding.Mesh) -> None:
+    """What takes any model, as `fsdp` does, leaves the type of the model as it is."""
+    assert_type(dx.init_sharded(make, mesh=mesh), tuple[Block, int])
+    assert_type(dx.init_sharded(make, mesh=mesh, shardings=dx.fsdp), tuple[Block, int])

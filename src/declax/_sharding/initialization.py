@@ -52,7 +52,7 @@ def init_sharded(
     *args: Any,
     mesh: jax.sharding.Mesh | None = None,
     rules: AxisRules | None = None,
-    shardings: StateSharding | Callable[[M], StateSharding] | None = None,
+    shardings: StateSharding | Callable[[Any], StateSharding] | None = None,
     **kwargs: Any,
 ) -> M: ...
 @overload
@@ -62,7 +62,7 @@ def init_sharded(
     *,
     mesh: jax.sharding.Mesh | None = None,
     rules: AxisRules | None = None,
-    shardings: StateSharding | Callable[[M], StateSharding] | None = None,
+    shardings: StateSharding | Callable[[Any], StateSharding] | None = None,
     rngs: Any = None,
 ) -> M: ...
 def init_sharded(

@@ -1,4 +1,4 @@
-"""What type checkers other than mypy, for which the plugin does it, are told of specs.
+"""What type checkers other than mypy see of specs, in place of what the plugin does.
 
 Those read the last declaration of a name in an imported module.
 """

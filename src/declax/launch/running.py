@@ -1,4 +1,4 @@
-"""Processes of one program on this machine: they end together, and their lines are told apart."""
+"""Processes of one program on this machine: they end together, and each line has the number of its process."""
 
 from __future__ import annotations
 
