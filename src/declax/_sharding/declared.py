@@ -27,7 +27,7 @@ from declax._variables.placement import (
 )
 from declax._variables.variable import Variable
 from declax.errors import ShardingError, describe, format_path
-from declax.transforms._engine.prefixes import Selection, StateSharding
+from declax.transforms._engine.prefixes import CheckedLabels, StateSharding
 
 A = TypeVar("A")
 
@@ -85,7 +85,7 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
     """
     checked_mesh("get_named_sharding", mesh)
     labels = labels_of("get_named_sharding", shardings, tree, mesh)
-    selection = None if labels is None else Selection(labels, "get_named_sharding")
+    selection = None if labels is None else CheckedLabels(labels, "get_named_sharding")
     misfits: list[Misfit] = []
     names: set[str] = set()
 
@@ -147,7 +147,7 @@ def resolve_leaves(
     held: Callable[[Path, Any], Any] = lambda path, array: None,
 ) -> tuple[list[Any], list[Misfit]]:
     """As `shardings_of_leaves`, with what does not fit in place of an error."""
-    selection = None if labels is None else Selection(labels, where)
+    selection = None if labels is None else CheckedLabels(labels, where)
     if labels is not None:
         labels.check_leaves(where, definition.paths)
     misfits: list[Misfit] = []
@@ -196,7 +196,7 @@ def check_rules(where: str, names: Collection[str]) -> None:
 
 
 def _sharding_of_leaf(
-    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, selection: Selection | None
+    path: Path, leaf_def: LeafDef, value: Any, shape: Shape, mesh: AnyMesh, selection: CheckedLabels | None
 ) -> tuple[jax.NamedSharding, list[Misfit]]:
     metadata = _metadata_of(leaf_def)
     if selection is not None:

@@ -357,7 +357,7 @@ def spread(prefix: Any, numbered: Any, where: str, is_label: Callable[[object], 
     return specs
 
 
-class Selection:
+class CheckedLabels:
     """Labels by filter for some leaves, and which of the filters have selected one."""
 
     __slots__ = ("_labels", "_leaves", "_used", "_where")
@@ -495,7 +495,7 @@ class Labels:
         `again` are the paths of leaves that are reached again. Each path starts with one of the `parts`.
         """
         definition = graphdef.definition
-        selections: dict[tuple[Any, int], Selection] = {}
+        selections: dict[tuple[Any, int], CheckedLabels] = {}
 
         def label(path: Any, i: int) -> Any:
             part, rank, *below = path
@@ -504,7 +504,7 @@ class Labels:
             if spec is None or spec.__class__ is int:  # most are
                 return spec
             if isinstance(spec, StateSharding):
-                one = selections.setdefault((part, id(spec)), Selection(spec, option))
+                one = selections.setdefault((part, id(spec)), CheckedLabels(spec, option))
                 return one.label(tuple(below), definition.leaf_defs[i], values[i])
             return label_at(spec, tuple(below), definition.leaf_defs[i], values[i], option)
 
