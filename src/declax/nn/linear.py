@@ -45,7 +45,9 @@ class Linear(Layer):
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.
-      kernel_metadata: metadata of the kernel.
+      kernel_metadata: metadata of the kernel, such as
+        ``{"out_sharding": ("embed", "mlp"), "act_names": ("batch", None, "mlp")}``: the names of its axes, and of those
+        of the output.
       bias_metadata: metadata of the bias.
 
     Raises:
