@@ -43,7 +43,6 @@ def test_a_process_that_fails_is_an_error() -> None:
     assert "process 0 of 1 ended with status 1:\nTraceback" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     """With the examples and the losses of one process that was not interrupted."""
 
