@@ -19,6 +19,7 @@ from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
+from declax.initializers import adapted
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
 from declax.nn._defaults import OutSharding, default_bias_init, default_kernel_init
@@ -40,18 +41,26 @@ def _general_shape(batch_axis: Mapping[int, int], *sizes: Sizes) -> tuple[int, .
 def _of_a_matrix(initializer: Initializer, in_features: Sizes, out_features: Sizes) -> Initializer:
     """Makes a kernel as the matrix that it represents, so that fan-in and fan-out are those of the map."""
 
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        columns = math.prod(sizes_of(out_features))
-        return initializer(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
+    def of(plain: Initializer) -> Initializer:
+        def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
+            columns = math.prod(sizes_of(out_features))
+            return plain(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
 
-    return initialize
+        return initialize
+
+    made: Initializer = adapted(initializer, of)
+    return made
 
 
 def _of_a_vector(initializer: Initializer) -> Initializer:
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        return initializer(key, (math.prod(shape),), dtype).reshape(shape)
+    def of(plain: Initializer) -> Initializer:
+        def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
+            return plain(key, (math.prod(shape),), dtype).reshape(shape)
 
-    return initialize
+        return initialize
+
+    made: Initializer = adapted(initializer, of)
+    return made
 
 
 @dataclass
