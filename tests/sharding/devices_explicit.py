@@ -161,6 +161,33 @@ class Map(dx.Layer):
         return self.up(x)
 
 
+def test_accumulated_gradients():
+    """The sums that the loop carries have the shardings of the gradients."""
+    layer, x = dx.Linear(16, 8, rngs=dx.Rngs(0)), jax.random.normal(jax.random.key(0), (32, 16))
+    compute = dx.jit(dx.accumulate(lambda layer, x: jnp.tanh(layer(x)).mean(), steps=2))
+    expected = compute(layer, x)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        shardings = functools.partial(dx.fsdp, min_size=1)
+        made = dx.init_sharded(dx.Linear, 16, 8, rngs=dx.Rngs(0), shardings=shardings)
+        loss, grads = compute(made, jax.device_put(x, P("data")))
+        assert grads["kernel"].value.sharding.spec == made.kernel.sharding.spec == P("data", None)
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(grads["kernel"].value, expected[1]["kernel"].value, rtol=1e-5)
+
+
+def test_uneven_sizes_of_activations():
+    names = {"act_names": (None, "model")}
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        layer, x = dx.Linear(8, 6, kernel_metadata=names, rngs=dx.Rngs(0)), jnp.ones((8, 8))
+        with pytest.raises(dx.errors.ShardingError, match=r"dimension 1 of \(8, 6\).*not divisible by 4"):
+            layer(x)
+        rules = dx.sharding_rules({}, otherwise="replicate")
+        with rules, pytest.warns(dx.errors.ReplicationWarning, match="act_names"):
+            assert jax.typeof(layer(x)).sharding.spec == P(None, None)
+
+
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 def test_names_of_activations_that_do_not_fit(kind):
     x = jnp.ones((8, 8))

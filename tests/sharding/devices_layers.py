@@ -124,6 +124,26 @@ def input_of(shape):
     return jax.random.normal(jax.random.key(1), shape)
 
 
+@pytest.mark.parametrize("spec", [P("data"), P(None, "data"), P("data", "model"), P(None, None, "data")])
+def test_a_convolution_with_several_batch_axes(spec):
+    x, layer = jax.random.normal(jax.random.key(1), (2, 4, 6, 8, 3)), dx.Conv(3, 4, (3,), rngs=dx.Rngs(0))
+    expected = step(layer, x)
+    with jax.set_mesh(MESH):
+        y, grads = step(layer, jax.device_put(x, spec))  # a layer that was made before the mesh was set
+        assert jax.typeof(y).sharding.spec == P(*spec, *[None] * (5 - len(spec)))
+        check_close((y, grads), expected)
+
+
+def test_a_convolution_names_its_activations():
+    names = {"out_sharding": (None, "model", None), "act_names": ("data", None, "model")}
+    x, layer = jax.random.normal(jax.random.key(1), (4, 6, 8)), dx.Conv(8, 4, (3,), strides=2, rngs=dx.Rngs(0))
+    with jax.set_mesh(MESH):
+        made = dx.Conv(8, 4, (3,), strides=2, kernel_metadata=names, rngs=dx.Rngs(0))
+        y = dx.jit(lambda layer, x: layer(x))(made, jax.device_put(x, P("data", None, "model")))
+        assert jax.typeof(y).sharding.spec == P("data", None, "model")
+    check_close(y, layer(x))
+
+
 def is_split_along_the_batch(y):
     return all(jax.typeof(leaf).sharding.spec[0] == "data" for leaf in jax.tree.leaves(y))
 
@@ -159,8 +179,17 @@ def test_a_layer_computes_the_same_and_keeps_the_batch_split(name):
             assert grad.sharding.is_equivalent_to(parameter.sharding, grad.ndim)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "PReLU"])  # whose parameter is a scalar
-def test_a_layer_gathers_what_fsdp_has_split(name):
+BY_BOTH = ("Conv", "ConvTranspose", "GatedMLP", "WeightNorm", "attention", "LSTM", "Stacked")
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [
+        *((name, "data") for name in LAYERS if name != "PReLU"),  # whose parameter is a scalar
+        *((name, ("data", "model")) for name in BY_BOTH),  # of which one splits the batch
+    ],
+)
+def test_a_layer_gathers_what_fsdp_has_split(name, axis):
     """Parameters are split along the axis of the batch, gathered where they are read, and their gradients scattered."""
     make, shape = LAYERS[name]
     x, layer = input_of(shape), make(dx.Rngs(0))
@@ -168,9 +197,9 @@ def test_a_layer_gathers_what_fsdp_has_split(name):
     with jax.set_mesh(MESH):
         made = make(dx.Rngs(0))
         state = dx.state(made)
-        shardings = dx.get_named_sharding(state, MESH, shardings=functools.partial(dx.fsdp, min_size=1))
+        shardings = dx.get_named_sharding(state, MESH, shardings=functools.partial(dx.fsdp, axis=axis, min_size=1))
         dx.update(made, jax.device_put(state, shardings))
-        assert any("data" in leaf.sharding.spec for leaf in jax.tree.leaves(dx.state(made, dx.Param)))
+        assert any(axis in leaf.sharding.spec for leaf in jax.tree.leaves(dx.state(made, dx.Param)))
         y, grads = step(made, jax.device_put(x, P("data")))
         assert is_split_along_the_batch(y)
         check_close(((y, grads), dx.state(made)), expected)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Set
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, NamedSharding
 
 from declax import errors
+from declax._typing import Shape
 from declax._variables.metadata import ACT_NAMES, AXES, EAGER_SHARDING, EMPTY, Metadata, names_of_axes
 from declax._variables.placement import (
     declared_sharding,
@@ -53,8 +55,8 @@ def gathered(
     taken = {axis for axes in (*there.values(), *result.values()) for axis in axes}
     entries = []
     for dimension, entry in enumerate(spec):
-        matches = {*there.get(met.get(dimension), ()), *result.get(kept.get(dimension), ())}
-        entries.append(tuple(axis for axis in names_of_entry(entry) if axis in matches or axis not in taken))
+        others = taken.difference(there.get(met.get(dimension), ()), result.get(kept.get(dimension), ()))
+        entries.append(_before(names_of_entry(entry), others))
     if all(axes == names_of_entry(entry) for axes, entry in zip(entries, spec, strict=True)):
         return parameter
     mesh, whole = jax.typeof(parameter).sharding.mesh, make_spec(*(axes or None for axes in entries))
@@ -62,40 +64,58 @@ def gathered(
     return found
 
 
+def on_mesh_of(x: jax.Array, parameter: jax.Array) -> jax.Array:
+    """A parameter on the explicit mesh of an input, whole where it was on no mesh: JAX needs it for some gradients."""
+    if explicit_spec(parameter) is not None or explicit_spec(x) is None:
+        return parameter
+    found: jax.Array = reshard(parameter, NamedSharding(jax.typeof(x).sharding.mesh, make_spec()))
+    return found
+
+
+def _before(axes: tuple[str, ...], others: Set[str]) -> tuple[str, ...]:
+    """Of several axes of a dimension, those before the first of others: a gather along the last ones moves no more."""
+    return tuple(itertools.takewhile(lambda axis: axis not in others, axes))
+
+
 def _axes_of(spec: Any) -> dict[int | None, tuple[str, ...]]:
     return {dimension: names_of_entry(entry) for dimension, entry in enumerate(spec or ())}
 
 
-def result_sharding(layer: object, parameter: Any, ndim: int) -> OutSharding:
+def is_named(parameter: Any) -> bool:
+    """Whether a parameter has names for the activations."""
+    metadata: Metadata = getattr(parameter, "_metadata", EMPTY)
+    return ACT_NAMES in metadata.frozen
+
+
+def result_sharding(layer: object, parameter: Any, shape: Shape) -> OutSharding:
     """Where the names that a parameter has for the activations put the result, on a mesh with explicit axes; or None.
 
     Args:
       layer: the layer, for errors.
       parameter: the Variable with the metadata `act_names`.
-      ndim: the number of dimensions of the result.
+      shape: of the result.
 
     Raises:
       LayerError: the names are those of another number of dimensions.
       ShardingError: the names do not fit the mesh.
     """
-    metadata: Metadata = getattr(parameter, "_metadata", EMPTY)
-    if ACT_NAMES not in metadata.frozen:
+    if not is_named(parameter):
         return None
+    metadata: Metadata = parameter._metadata
     mesh = mesh_of(metadata)
     if mesh is None or AxisType.Explicit not in mesh.axis_types:
         return None
     where = field_of(layer, ACT_NAMES)
-    # JAX checks the sizes; a size of 0 is a multiple of each.
-    sharding, misfits = declared_sharding(where, _metadata_of_result(where, metadata, ndim), (0,) * ndim, mesh)
+    sharding, misfits = declared_sharding(where, _metadata_of_result(where, metadata, len(shape)), shape, mesh)
     report(where, misfits, mesh)
-    return sharding.spec
+    return sharding
 
 
 def constrained(layer: object, parameter: Any, y: jax.Array) -> jax.Array:
     """The result of a layer where the names that a parameter has for the activations put it."""
-    metadata: Metadata = getattr(parameter, "_metadata", EMPTY)
-    if ACT_NAMES not in metadata.frozen or mesh_of(metadata) is None:
+    if not is_named(parameter) or mesh_of(parameter._metadata) is None:
         return y
+    metadata: Metadata = parameter._metadata
     where = field_of(layer, ACT_NAMES)
     found: jax.Array = placed(where, y, _metadata_of_result(where, metadata, y.ndim), is_new=False)
     return found

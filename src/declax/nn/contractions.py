@@ -165,9 +165,11 @@ class LinearGeneral(Layer):
         axes = LinearGeneral._axes_of(self, x)
         batch = tuple(range(len(self.batch_axis)))
         first = len(batch) + len(axes)  # of the dimensions of the kernel that the result has at its end
-        ndim = x.ndim - len(axes) + kernel.ndim - first
+        rest = [size for axis, size in enumerate(x.shape) if axis not in (*batch, *axes)]
+        ndim = len(batch) + len(rest) + kernel.ndim - first
         if out_sharding is None:
-            out_sharding = result_sharding(self, self.kernel, ndim)
+            shape = (*kernel.shape[: len(batch)], *rest, *kernel.shape[first:])
+            out_sharding = result_sharding(self, self.kernel, shape)
         kept = {axis: axis for axis in batch} | {axis: axis - kernel.ndim + ndim for axis in range(first, kernel.ndim)}
         kernel = gathered(kernel, x, dict(enumerate((*batch, *axes))), out_sharding, kept)
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
@@ -294,7 +296,9 @@ class Einsum(Layer):
         rest = max(sum(isinstance(name, int) for name in axes) for axes in (of_x, operand)) if "..." in names[1] else 0
         result = _axis_names(names[1], len(names[1].replace("...", "")) + rest)
         if out_sharding is None:
-            out_sharding = result_sharding(self, self.kernel, len(result))
+            pairs = [*zip(of_x, x.shape, strict=True), *zip(operand, kernel.shape, strict=True)]
+            sizes = dict(sorted(pairs, key=lambda pair: pair[1]))  # the larger one, where an axis of size 1 broadcasts
+            out_sharding = result_sharding(self, self.kernel, tuple(sizes[name] for name in result))
         kernel = gathered(kernel, x, _places(operand, of_x), out_sharding, _places(operand, result))
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)

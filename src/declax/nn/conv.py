@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any, ClassVar, TypeAlias
@@ -20,12 +19,13 @@ from declax._module.running import warn_by
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
+from declax._variables.placement import explicit_spec, make_spec
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
 from declax.nn._defaults import OutSharding
-from declax.nn._gathering import constrained, gathered, result_sharding
+from declax.nn._gathering import constrained, gathered, is_named, on_mesh_of, result_sharding
 from declax.nn._grouped_conv import safe_for_groups
 from declax.nn.layer import Layer
 
@@ -143,13 +143,14 @@ class Convolution(Layer):
         kernel = Convolution._masked(self, self.kernel.value)
         x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
         Convolution._check_input(self, x)
-        batch = x.shape[: -(rank_of(self) + 1)]
-        if len(batch) != 1:
-            x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
-        rank, last = rank_of(self), x.ndim - 1
-        kernel = gathered(kernel, x, {rank + is_turned: last}, out_sharding, {rank + 1 - is_turned: last})
+        rank = rank_of(self)
+        last, batched = rank + 1, x
+        x = _with_one_batch_axis(x, rank)
+        kernel = gathered(
+            on_mesh_of(x, kernel), x, {rank + is_turned: last}, out_sharding, {rank + 1 - is_turned: last}
+        )
         y = dtypes.add_bias(convolve(x, kernel), bias)
-        return constrained(self, self.kernel, y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:]))
+        return constrained(self, self.kernel, _with_batch_axes_of(batched, y))
 
     def _masked(self, kernel: jax.Array) -> jax.Array:
         if self.mask is None:
@@ -264,10 +265,14 @@ class Conv(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        if out_sharding is None and inputs.ndim == rank_of(self) + 2:
-            out_sharding = result_sharding(self, self.kernel, inputs.ndim)
-        convolve = functools.partial(Conv._convolve, self, out_sharding)
-        return Convolution._apply(self, inputs, convolve, out_sharding)
+        if out_sharding is None and is_named(self.kernel) and inputs.ndim == rank_of(self) + 2:
+            shapes: list[Any] = [
+                jax.ShapeDtypeStruct(array.shape, inputs.dtype)  # type: ignore[no-untyped-call]  # of JAX
+                for array in (inputs, self.kernel.value)
+            ]
+            shape = jax.eval_shape(functools.partial(Conv._convolve, self, None), *shapes).shape
+            out_sharding = result_sharding(self, self.kernel, shape)
+        return Convolution._apply(self, inputs, functools.partial(Conv._convolve, self, out_sharding), out_sharding)
 
     def _convolve(self, out_sharding: OutSharding, x: jax.Array, kernel: jax.Array) -> jax.Array:
         padding = padding_of(self, Conv.paddings)
@@ -292,6 +297,32 @@ class Conv(Convolution):
             precision=self.precision,
             **options,
         )
+
+
+def _with_one_batch_axis(x: jax.Array, rank: int) -> jax.Array:
+    """The batch axes as one."""
+    count = x.ndim - rank - 1
+    if count == 1:
+        return x
+    order = _order_of_batch(x, count)
+    return x.transpose(*order, *range(count, x.ndim)).reshape(-1, *x.shape[count:])
+
+
+def _with_batch_axes_of(x: jax.Array, y: jax.Array) -> jax.Array:
+    """An array with one batch axis, with those of another."""
+    count = x.ndim - y.ndim + 1
+    if count == 1:
+        return y
+    order, spec, of_y = _order_of_batch(x, count), explicit_spec(x), explicit_spec(y)
+    place = None if spec is None or of_y is None else make_spec(*(spec[axis] for axis in order), *of_y[1:])
+    parted = lax.reshape(y, (*(x.shape[axis] for axis in order), *y.shape[1:]), out_sharding=place)
+    return parted.transpose(*map(order.index, range(count)), *range(count, parted.ndim))
+
+
+def _order_of_batch(x: jax.Array, count: int) -> list[int]:
+    """The batch axes, those that explicit axes split first: JAX joins no others."""
+    spec = explicit_spec(x)
+    return sorted(range(count), key=lambda axis: spec is not None and spec[axis] is None)
 
 
 def rank_of(conv: Convolution) -> int:

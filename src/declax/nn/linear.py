@@ -98,7 +98,7 @@ class Linear(Layer):
         check_last_axis(self, "in_features", x, size=kernel.shape[0])  # under shard_map, that of a part
         last = x.ndim - 1
         if out_sharding is None:
-            out_sharding = result_sharding(self, self.kernel, x.ndim)
+            out_sharding = result_sharding(self, self.kernel, (*x.shape[:-1], kernel.shape[1]))
         kernel = gathered(kernel, x, {0: last}, out_sharding, {1: last})
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.dot_general(x, kernel, (((last,), (0,)), ((), ())), precision=self.precision, **options)

@@ -96,7 +96,8 @@ def accumulate(
         _check_equal_shares(batch, steps)
         parts = jax.tree.map(lambda x: _cut(x, steps), batch)
         shapes = eval_shape(compute, model, _part(parts, 0))
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        # On explicit axes, the sharding is part of the type, which a loop keeps.
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, out_sharding=leaf.sharding), shapes)
 
         @scan(in_axes=(Carry, 0), out_axes=Carry)
         def add(carry: Any, number: jax.Array) -> Any:
