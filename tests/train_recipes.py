@@ -29,9 +29,8 @@ CONFIG = {"model": {"width": 64, "heads": 8, "depth": 2}, "steps": 4, "batch_siz
 
 def told(run: Run, recipe: Recipe) -> dict[str, int]:
     """The bytes on each device that the summary of the model tells, by what they are of."""
-    shard = dx.fsdp if recipe.is_fully_sharded else None
     with dx.sharding_rules(recipe.all_rules()):
-        summary = run.model.summary(mesh=dict(recipe.mesh().shape), tx=optax.adam(1e-3), shardings=shard)
+        summary = run.model.summary(mesh=dict(recipe.mesh().shape), tx=optax.adam(1e-3), shardings=recipe.shardings)
     return {name: size.local for name, size in summary.devices.sizes.items()}
 
 
@@ -59,7 +58,7 @@ def report(trained: Trained) -> dict[str, Any]:
         "bytes": sum(leaf.addressable_data(0).nbytes for leaf in leaves),
         "held": {name: sum(leaf.addressable_data(0).nbytes for leaf in found) for name, found in held.items()},
         "collectives": dict(collectives(trained.program)),
-        "picture": picture(trained.model.blocks[0].down.kernel.value) if jax.process_count() == 1 else "",
+        "picture": picture(trained.model.blocks[0].mlp.down.kernel.value) if jax.process_count() == 1 else "",
         "arguments": trained.program.memory_analysis().argument_size_in_bytes,
     }
 
