@@ -6,6 +6,8 @@ The classes, the step and the strategies are those of `examples/parallel`, and d
 from __future__ import annotations
 
 import functools
+import math
+import re
 import sys
 from pathlib import Path
 
@@ -120,3 +122,57 @@ def test_the_page_has_the_row(name):
     assert lines[0].endswith(row(name))
     source = (ROOT / "examples" / "parallel" / "recipes.py").read_text(encoding="utf-8")
     assert lines[0].split("`")[1] in source
+
+
+def groups_of(line):
+    """The devices that exchange values in an operation, in the notations of XLA."""
+    if listed := re.search(r"replica_groups=\{(\{[\d,{}]+\})\}", line):
+        return [set(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+    if short := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
+        ids, shape = _ids(short[3], short[4]), (int(short[1]), int(short[2]))
+        return [set(row) for row in ids.reshape(shape).tolist()]
+    named = re.search(
+        r"replica_groups=mesh\[([^]]+)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]+)\}", line
+    )
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+    ids = _ids(named[2] or str(math.prod(sizes.values())), named[3]).reshape(tuple(sizes.values()))
+    along = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", named[4])]
+    last = np.moveaxis(ids, along, range(-len(along), 0))
+    return [set(row) for row in last.reshape(-1, math.prod(ids.shape[axis] for axis in along)).tolist()]
+
+
+def _ids(dimensions, permutation):
+    """Numbers of devices, as an array of these dimensions, with its axes in another order."""
+    shape = tuple(map(int, dimensions.split(",")))
+    ids = np.arange(math.prod(shape)).reshape(shape)
+    return ids if permutation is None else ids.transpose(tuple(map(int, permutation.split(","))))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("replica_groups={{0,1},{2,3}}, x", [{0, 1}, {2, 3}]),
+        ("replica_groups=[2,2]<=[4], x", [{0, 1}, {2, 3}]),
+        ("replica_groups=[2,2]<=[2,2]T(1,0), x", [{0, 2}, {1, 3}]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'b'}, x", [{0, 1}, {2, 3}]),
+        ("replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}, x", [{0, 1}, {2, 3}]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}, x", [{0, 1, 2, 3}]),
+    ],
+)
+def test_groups_of_devices_are_read(line, expected):
+    assert groups_of(line) == expected
+
+
+def test_kernels_stay_in_their_slice():
+    """What crosses from slice to slice is a quarter of the gradient of a kernel, and what is small."""
+    slices = [set(range(4)), set(range(4, 8))]
+    lines = trained("slices").program.as_text().splitlines()
+    gathers = [line for line in lines if re.search(r" all-gather(-start)?\(", line)]
+    assert len(gathers) == EXCHANGES["slices"]["all-gather"]
+    assert all(group in slices for line in gathers for group in groups_of(line))
+    sums = [line for line in lines if re.search(r" all-reduce(-start)?\(", line)]
+    crossing = [line for line in sums if not all(any(group <= own for own in slices) for group in groups_of(line))]
+    results = [re.findall(r"f32\[([\d,]*)\]", line.partition(" all-reduce")[0]) for line in crossing]
+    sizes = [math.prod(int(size) for size in shape.split(",") if size) for found in results for shape in found]
+    assert max(sizes) <= 128 * 64  # the table; kernels of 64 by 256 cross as quarters
+    assert 64 * 256 // 4 in sizes
