@@ -100,13 +100,14 @@ def check_metadata(metadata: Any) -> None:
             got=repr(metadata),
             fix="transform_metadata={dx.PARTITION_NAME: 'layers'}",
         )
-    name, of_state = ((metadata or {}).get(key) for key in _OF_VALUE)
-    if of_state not in (None, name):
+    given = metadata or {}
+    name = given.get(PARTITION_NAME)
+    if given.get(OPTIMIZER_AXES, name) != name:
         raise TransformError(
             "transform_metadata",
             f"{OPTIMIZER_AXES} has another name for the axis",
             expected=repr(name),
-            got=repr(of_state),
+            got=repr(given[OPTIMIZER_AXES]),
             why=f"the state of an optimizer has the axes of its parameter, and {OPTIMIZER_AXES} gets the same name",
             fix=f"transform_metadata={{dx.PARTITION_NAME: {name!r}}}",
         )
