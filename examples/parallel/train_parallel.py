@@ -107,6 +107,9 @@ def collectives(program: Any) -> Counter[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     run = dx.cli(Run, argv, default=HERE / "parallel.toml")
+    if run.recipe == "experts" and not run.model.full_arguments["experts"]:
+        print("recipe=experts splits experts, of which the model has none: set model.experts=8", file=sys.stderr)
+        return 1
     recipe = RECIPES[run.recipe]
     model, _, losses, program = train(run, recipe)
     print(f"{run.recipe}: {jax.device_count()} devices, {dict(recipe.mesh().shape)}, {dict(collectives(program))}")
