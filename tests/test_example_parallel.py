@@ -31,6 +31,8 @@ ONE, EIGHT, FOUR = (1, 1), (1, 8), (2, 2)
 # blocks in the loop, the other gradients with the loss after it.
 COLLECTIVES = {
     "data": {"all-reduce": 2},
+    # The new values of six kernels and the table; XLA moves tokens for the gradient of the table.
+    "zero1": {"all-gather": 8, "all-reduce": 2, "all-to-all": 1},
     # Six kernels of a block are gathered for the forward pass and again for the backward pass, and the table twice.
     "fsdp": {"all-gather": 14, "all-reduce": 2},
     # After the attention and after the feed-forward network, forward and backward.
@@ -41,6 +43,12 @@ COLLECTIVES = {
     # Keys and values go to the next device, and their gradients back; the last is the border of the labels. Sums are
     # over both axes of the mesh, one after the other.
     "sequence": {"collective-permute": 5, "all-reduce": 4},
+    # Tokens and results, forward and backward.
+    "experts": {"all-to-all": 4, "all-reduce": 2},
+    # To the next stage and back; results to all stages, and the gradient of the input.
+    "pipeline": {"collective-permute": 2, "all-reduce": 4},
+    # Those of "fsdp" in a slice; the shards of the gradients between slices.
+    "slices": {"all-gather": 14, "all-reduce": 6},
 }
 
 
@@ -48,7 +56,7 @@ COLLECTIVES = {
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
     """What training gives, by processes and devices, and by recipe. One start of JAX serves all recipes."""
     found = {}
-    for where, names in ((ONE, ["data"]), (EIGHT, COLLECTIVES), (FOUR, COLLECTIVES)):
+    for where, names in ((ONE, ["data", "experts"]), (EIGHT, COLLECTIVES), (FOUR, COLLECTIVES)):
         out = tmp_path_factory.mktemp("trained") / "found.pickle"
         processes, devices = where
         options = [f"--processes={processes}", f"--devices={devices}", "--timeout=900"]
@@ -64,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], d
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("where", [EIGHT, FOUR], ids=["8 devices", "2 processes"])
 def test_a_recipe_trains_as_one_device(trained: Any, where: tuple[int, int], name: str) -> None:
-    alone, found = trained[ONE]["data"], trained[where][name]
+    alone, found = trained[ONE]["experts" if name == "experts" else "data"], trained[where][name]
     np.testing.assert_allclose(found["losses"], alone["losses"], rtol=1e-4)
     assert found["losses"][-1] < found["losses"][0] - 1
     assert found["parameters"].keys() == alone["parameters"].keys()
@@ -82,13 +90,15 @@ def test_devices_exchange_what_the_recipe_needs_and_nothing_else(trained: Any, n
 def test_a_device_holds_its_shards_only(trained: Any, where: tuple[int, int], name: str) -> None:
     """Of the model, the optimizer and the batch, by the program of a step and by the arrays after training."""
     count = where[0] * where[1]
-    found, whole = trained[where][name], trained[ONE]["data"]["bytes"]
-    ways = {"data": count, "fsdp": count, "tensor": 1, "both": count // 2, "sequence": count // 2}[name]
+    found, whole = trained[where][name], trained[ONE]["experts" if name == "experts" else "data"]["bytes"]
+    ways = {"tensor": 1, "both": count // 2, "sequence": count // 2, "pipeline": count // 2}.get(name, count)
     assert found["arguments"] == found["bytes"] + BATCH // ways
-    kernels = {"data": 1, "fsdp": count, "tensor": count, "both": count, "sequence": 1}[name]
-    up = found["shards"]["blocks.layers.up.kernel"]
-    assert np.prod(up) * kernels == 2 * 64 * 256
-    assert (found["bytes"] == whole) == (kernels == 1)
+    kernels = {"data": 1, "zero1": 1, "sequence": 1, "pipeline": 2, "slices": count // 2}.get(name, count)
+    if name == "experts":
+        assert np.prod(found["shards"]["blocks.layers.mlp.up"]) * kernels == 2 * 8 * 64 * 64
+    else:
+        assert np.prod(found["shards"]["blocks.layers.mlp.up.kernel"]) * kernels == 2 * 64 * 256
+    assert (found["bytes"] == whole) == (name in {"data", "sequence"})
     assert found["bytes"] >= whole // count
 
 

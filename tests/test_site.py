@@ -342,7 +342,7 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("freeze layers", ("howto/freeze.html",)),
         ("data parallel", ("howto/data_parallel.html",)),
         ("two gpus", ("howto/data_parallel.html",)),
-        ("shard the optimizer", ("howto/data_parallel.html", "explain/faq.html")),
+        ("shard the optimizer", ("howto/data_parallel.html", "explain/faq.html", "zero.html")),
         ("LoRA", ("learn/lora.html", "reference/api/layers.html", "reference/api/training.html")),
         ("number of parameters", ("howto/structure.html",)),
         ("tie weights", ("howto/structure.html",)),

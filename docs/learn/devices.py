@@ -191,6 +191,6 @@ assert len({str(shard.index) for shard in model.up.addressable_shards}) == 8
 #
 # - [Train on two or more GPUs](../howto/data_parallel.md): one complete program to copy.
 # - [Several devices](../parallel.md): explicit axes, `shard_map`, moving models between meshes.
-# - [Recipes](../recipes.md): a transformer that is trained in five ways.
+# - [Recipes](../recipes.md): a transformer that is trained in nine ways.
 # - [Several processes](../processes.md): more than one machine.
 # - [Profiling](../howto/profiling.md): where time and memory go.

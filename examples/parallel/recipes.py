@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import jax
 from jax.sharding import AxisType, Mesh
 
-NAMES: Final = ("vocab", "embed", "heads", "mlp", "layers", "batch", "sequence")
+import declax as dx
+
+NAMES: Final = ("vocab", "embed", "moments", "heads", "mlp", "experts", "layers", "batch", "sequence")
 """The names of axes in the transformer."""
 
 
@@ -19,12 +21,12 @@ class Recipe(NamedTuple):
     Attributes:
       sizes: of each mesh axis; -1 for the devices that remain.
       rules: the mesh axes that split named axes. Other axes are not split.
-      is_fully_sharded: whether each large array is split along the data axis, too.
+      shardings: what splits arrays further, as `dx.fsdp` does.
     """
 
     sizes: Mapping[str, int]
-    rules: Mapping[str, str]
-    is_fully_sharded: bool = False
+    rules: Mapping[str, str | tuple[str, ...]]
+    shardings: Callable[[Any], dx.StateSharding] | None = None
 
     def mesh(self) -> Mesh:
         """All devices of all processes."""
@@ -32,17 +34,19 @@ class Recipe(NamedTuple):
         sizes = [rest if size == -1 else size for size in self.sizes.values()]
         return jax.make_mesh(sizes, tuple(self.sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
-    def all_rules(self) -> dict[str, str | None]:
+    def all_rules(self) -> dict[str, str | tuple[str, ...] | None]:
         """A rule for each name."""
         return {**dict.fromkeys(NAMES), **self.rules}
 
 
-_OVER_MODEL: Final = {"heads": "model", "mlp": "model"}
-
 RECIPES: Final[Mapping[str, Recipe]] = {
     "data": Recipe({"data": -1}, {"batch": "data"}),
-    "fsdp": Recipe({"data": -1}, {"batch": "data"}, is_fully_sharded=True),
-    "tensor": Recipe({"model": -1}, _OVER_MODEL),
-    "both": Recipe({"data": -1, "model": 2}, {"batch": "data", **_OVER_MODEL}, is_fully_sharded=True),
+    "zero1": Recipe({"data": -1}, {"batch": "data", "moments": "data"}),
+    "fsdp": Recipe({"data": -1}, {"batch": "data"}, dx.fsdp),
+    "tensor": Recipe({"model": -1}, {"heads": "model", "mlp": "model"}),
+    "both": Recipe({"data": -1, "model": 2}, {"batch": "data", "heads": "model", "mlp": "model"}, dx.fsdp),
     "sequence": Recipe({"data": -1, "sequence": 2}, {"batch": "data", "sequence": "sequence"}),
+    "experts": Recipe({"expert": -1}, {"batch": "expert", "experts": "expert"}),
+    "pipeline": Recipe({"data": -1, "stage": 2}, {"batch": "data", "layers": "stage"}),
+    "slices": Recipe({"slices": 2, "data": -1}, {"batch": ("slices", "data")}, dx.fsdp),
 }

@@ -37,7 +37,9 @@ class Run:
       model: the transformer, which is built with the seed.
     """
 
-    recipe: Literal["data", "fsdp", "tensor", "both", "sequence"] = dx.static(default="data")
+    recipe: Literal["data", "zero1", "fsdp", "tensor", "both", "sequence", "experts", "pipeline", "slices"] = dx.static(
+        default="data", help="how devices share the work; experts needs model.experts"
+    )
     model: dx.Spec[Transformer]
     learning_rate: float = dx.static(default=3e-3, ge=0)
     seed: int = dx.static(default=0, help="of the parameters and the windows")
@@ -87,7 +89,7 @@ def train(run: Run, recipe: Recipe) -> Trained:
     mesh = recipe.mesh()
     rows = jax.NamedSharding(mesh, jax.P(recipe.rules.get("batch")))
     with jax.set_mesh(mesh), dx.sharding_rules(recipe.all_rules()):
-        model, optimizer = dx.init_sharded(make, shardings=dx.fsdp if recipe.is_fully_sharded else None)
+        model, optimizer = dx.init_sharded(make, shardings=recipe.shardings)
         places = [jax.tree.map(lambda array: array.sharding, dx.state(part)) for part in (model, optimizer)]
         step = dx.jit(train_step, in_shardings=(*places, rows), donate_argnums=(0, 1))
         batches = [jax.make_array_from_callback(batch.shape, rows, batch.__getitem__) for batch in windows(run)]
@@ -105,11 +107,15 @@ def collectives(program: Any) -> Counter[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     run = dx.cli(Run, argv, default=HERE / "parallel.toml")
+    if run.recipe == "experts" and not run.model.full_arguments["experts"]:
+        print("recipe=experts splits experts, of which the model has none: set model.experts=8", file=sys.stderr)
+        return 1
     recipe = RECIPES[run.recipe]
     model, _, losses, program = train(run, recipe)
     print(f"{run.recipe}: {jax.device_count()} devices, {dict(recipe.mesh().shape)}, {dict(collectives(program))}")
-    print("the kernel of the first block's map down, (4 width, width):")
-    jax.debug.visualize_array_sharding(model.blocks[0].down.kernel.value, use_color=False)
+    if isinstance(mlp := model.blocks[0].mlp, dx.MLP):
+        print("the kernel of the first block's map down, (4 width, width):")
+        jax.debug.visualize_array_sharding(mlp.down.kernel.value, use_color=False)
     print(f"loss {losses[0]:.3f} at first, {losses[-1]:.3f} after {run.steps} steps")
     if losses[-1] > run.required_loss:
         print(f"more than the {run.required_loss} that the configuration requires", file=sys.stderr)

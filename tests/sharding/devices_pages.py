@@ -1,14 +1,16 @@
-"""The pages on several devices, on eight of them; elsewhere, their blocks run on one."""
+"""The pages on several devices, on eight of them; some of their blocks run on one device elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
-from fenced import ROOT
+from fenced import ON_EIGHT_DEVICES, ROOT
 from test_docs import run_page
 
+ON_ANY = [ROOT / "docs" / f"{name}.md" for name in ("parallel", "processes", "recipes")]
 
-@pytest.mark.parametrize("name", ["parallel", "processes", "recipes"])
-def test_the_blocks_of_a_page_run_on_eight_devices(name, tmp_path, monkeypatch):
+
+@pytest.mark.parametrize("path", [*ON_ANY, *ON_EIGHT_DEVICES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_on_eight_devices(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_page(ROOT / "docs" / f"{name}.md")
+    run_page(path)

@@ -236,3 +236,22 @@ def test_wrong_arguments_of_transform_metadata():
             vmap(lambda x: x, transform_metadata=metadata)
     with pytest.raises(TransformError, match="in_axes: this is not a label of leaves"):
         transform_metadata(lambda x: x, in_axes="a", partition="layers")
+
+
+def test_the_names_for_the_state_of_an_optimizer_move_too():
+    """So that the moments of a stack are split along the axes of its layers' parameters."""
+    names = {"out_sharding": ("embed", None), "optimizer_sharding": ("moments", None)}
+    stack = dx.Stacked(lambda rngs: dx.Linear(2, 3, kernel_metadata=names, rngs=rngs), 4, rngs=dx.Rngs(0))
+    kernel = stack.layers.kernel
+    assert (kernel.out_sharding, kernel.optimizer_sharding) == ((None, "embed", None), (None, "moments", None))
+    assert stack[0].kernel.optimizer_sharding == ("moments", None)
+    assert dx.Stacked.of(stack.unstack(), axis_name="layers").layers.kernel.optimizer_sharding[0] == "layers"
+    seen = []
+    stack.scan(lambda layer, x: (x, seen.append(layer.kernel.optimizer_sharding)), jnp.ones(2))
+    assert set(seen) == {("moments", None)}
+    same = {PARTITION_NAME: "layers", "optimizer_sharding": "layers"}
+    made = vmap(lambda x: dx.Param(x, **names), transform_metadata=same)(jnp.ones((4, 2, 3)))
+    assert made.optimizer_sharding == ("layers", "moments", None)
+    for other in ("other", None):
+        with pytest.raises(TransformError, match="optimizer_sharding has another name for the axis"):
+            vmap(lambda x: x, transform_metadata={**same, "optimizer_sharding": other})

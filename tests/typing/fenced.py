@@ -13,6 +13,13 @@ FILE = re.compile(r"\{file=([\w.]+)\}")
 """The marker of a block that is a file."""
 
 
+ON_EIGHT_DEVICES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("experts", "howto/attention_kernels", "howto/serving_mesh", "pipeline", "slices", "zero")
+]
+"""Pages whose output is that of eight devices: `tests/sharding/devices_pages.py` runs them."""
+
+
 @dataclass(frozen=True)
 class Block:
     """One fenced block of a page."""

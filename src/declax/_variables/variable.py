@@ -34,6 +34,7 @@ from declax._variables.metadata import (
     AXES,
     EAGER_SHARDING,
     KNOWN,
+    OPTIMIZER_AXES,
     Metadata,
     VariableMetadata,
     chain,
@@ -446,9 +447,9 @@ class Variable(ArrayOperators, Generic[T]):
         self._move_axis(axis_index, axis_name, functools.partial(remove_axis, type(self)), "on_remove_axis")
 
     def _move_axis(self, index: int, axis_name: str | None, move: Callable[..., Any], hook_name: str) -> None:
-        axes = self._metadata.axes
-        if axes is not None:
-            moved = {**self._metadata, AXES: move(axes, index, axis_name)}
+        names = {key: self._metadata[key] for key in (AXES, OPTIMIZER_AXES) if self._metadata.get(key) is not None}
+        if names:
+            moved = {**self._metadata, **{key: move(axes, index, axis_name) for key, axes in names.items()}}
             self._change_metadata(Metadata.of(moved, errors.type_name(type(self))))
         hook = chain(self._metadata.frozen.get(hook_name)) or getattr(type(self), hook_name, None)
         if hook is not None:

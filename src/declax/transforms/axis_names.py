@@ -14,7 +14,7 @@ import jax
 from declax._graph.binding import bind_many
 from declax._graph.cells import Cell
 from declax._typing import MISSING, Missing
-from declax._variables.metadata import AXES, insert_axis, names_of_axes, remove_axis
+from declax._variables.metadata import AXES, OPTIMIZER_AXES, insert_axis, names_of_axes, remove_axis
 from declax._variables.placement import placed
 from declax._variables.variable import Variable
 from declax.errors import TransformError, type_name, with_article
@@ -28,6 +28,10 @@ from declax.transforms._engine.wrapped import P, R, look_like
 
 PARTITION_NAME: Final = "partition_name"
 """The key of ``transform_metadata=`` that names the axis which a transform maps over."""
+
+
+_OF_VALUE: Final = (PARTITION_NAME, OPTIMIZER_AXES)
+"""Keys for metadata that Variables move themselves."""
 
 
 @overload
@@ -96,6 +100,17 @@ def check_metadata(metadata: Any) -> None:
             got=repr(metadata),
             fix="transform_metadata={dx.PARTITION_NAME: 'layers'}",
         )
+    given = metadata or {}
+    name = given.get(PARTITION_NAME)
+    if given.get(OPTIMIZER_AXES, name) != name:
+        raise TransformError(
+            "transform_metadata",
+            f"{OPTIMIZER_AXES} has another name for the axis",
+            expected=repr(name),
+            got=repr(given[OPTIMIZER_AXES]),
+            why=f"the state of an optimizer has the axes of its parameter, and {OPTIMIZER_AXES} gets the same name",
+            fix=f"transform_metadata={{dx.PARTITION_NAME: {name!r}}}",
+        )
 
 
 def name_axes(function: Callable[..., Any], axes: Prefixes, metadata: Mapping[str, Any] | None) -> Callable[..., Any]:
@@ -127,7 +142,7 @@ _Found = dict[int, tuple[Variable[Any], Any]]
 
 
 def _named(closure: Closure, axes: Prefixes, metadata: Mapping[str, Any], mode: Mode) -> Callable[..., Any]:
-    name, others = metadata[PARTITION_NAME], {key: metadata[key] for key in metadata if key != PARTITION_NAME}
+    name, others = metadata[PARTITION_NAME], {key: metadata[key] for key in metadata if key not in _OF_VALUE}
 
     def named(*args: Any, **kwargs: Any) -> Any:
         found: _Found = {}
