@@ -224,3 +224,25 @@ def test_the_names_survive_a_checkpoint_and_a_copy(tmp_path, kind):
         for one in (layer, loaded, dx.clone(layer), dx.merge(*dx.split(layer))):
             y = dx.jit(lambda model, x: model(x))(one, jnp.ones((8, 8)))
             assert y.sharding.spec == P("data", "model")
+
+
+def test_a_whole_batch_on_shards_of_fsdp():
+    """As in an evaluation of few examples: shards that no name declares are gathered, and split no activation."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.random.normal(jax.random.key(0), (3, 8))
+    with jax.set_mesh(mesh):
+        for axis in ("data", ("data", "model"), ("model", "data")):
+            shardings = functools.partial(dx.fsdp, axis=axis, min_size=1)
+            layer = dx.init_sharded(dx.MLP, 8, 16, rngs=dx.Rngs(0), shardings=shardings)
+            assert not layer.up.kernel.sharding.is_fully_replicated
+            y = dx.jit(lambda layer, x: layer(x))(layer, x)
+            assert jax.typeof(y).sharding.spec == P(None, None)
+            np.testing.assert_allclose(y, dx.MLP(8, 16, rngs=dx.Rngs(0))(np.asarray(x)), rtol=1e-5, atol=1e-6)
+
+
+def test_names_on_the_automatic_axes_of_a_mesh():
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    with jax.set_mesh(mesh):
+        layer = Map((None, "model"), rngs=dx.Rngs(0))
+        y = dx.jit(lambda layer, x: layer(x))(layer, jax.device_put(jnp.ones((4, 8)), P("data")))
+    np.testing.assert_allclose(y, Map((None, None), rngs=dx.Rngs(0))(jnp.ones((4, 8))), rtol=1e-5)

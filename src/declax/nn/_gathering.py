@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 import jax
+from jax.experimental.layout import Format
 from jax.sharding import AxisType, NamedSharding
 
 from declax import errors
@@ -21,6 +22,8 @@ from declax._variables.placement import (
     placed,
     report,
     reshard,
+    rules_of,
+    several,
 )
 from declax.nn._checks import field_of
 from declax.nn._defaults import OutSharding
@@ -29,19 +32,22 @@ _NONE: Mapping[int, int] = {}
 
 
 def gathered(
+    variable: Any,
     parameter: jax.Array,
     x: jax.Array,
     met: Mapping[int, int],
     out_sharding: OutSharding = None,
     kept: Mapping[int, int] = _NONE,
 ) -> jax.Array:
-    """A parameter, whole along the explicit mesh axes that split other dimensions of the input or of the result.
+    """A parameter for a computation on explicit mesh axes, whole along those that only split its storage.
 
-    So a parameter that the axis of the batch splits is gathered where it is read, and its gradient is scattered. On
-    other meshes and without one, it is the parameter itself.
+    An axis splits the computation where the input or the result has it at the same place, or where the Variable names
+    it and it splits no other dimension of these. Along all others, as those of `fsdp`, the parameter is gathered where
+    it is read, and its gradient is scattered. On other meshes and without one, it is the parameter itself.
 
     Args:
-      parameter: as it is stored.
+      variable: has the names of the axes of the parameter; None for an array without.
+      parameter: its value, as the layer casts it.
       x: the array that it is multiplied with or added to.
       met: for dimensions of the parameter, the dimension of `x` that each is multiplied with, or lies along.
       out_sharding: where the result of the layer belongs, if that is known.
@@ -53,14 +59,15 @@ def gathered(
         return parameter
     there, result = _axes_of(of_input), _axes_of(getattr(out_sharding, "spec", out_sharding))
     taken = {axis for axes in (*there.values(), *result.values()) for axis in axes}
+    mesh = jax.typeof(parameter).sharding.mesh
+    named = _named_axes(variable, spec, mesh.axis_names)
     entries = []
     for dimension, entry in enumerate(spec):
-        others = taken.difference(there.get(met.get(dimension), ()), result.get(kept.get(dimension), ()))
-        entries.append(_before(names_of_entry(entry), others))
+        same = {*there.get(met.get(dimension), ()), *result.get(kept.get(dimension), ())}
+        entries.append(_first_of(names_of_entry(entry), same | (named[dimension] - taken)))
     if all(axes == names_of_entry(entry) for axes, entry in zip(entries, spec, strict=True)):
         return parameter
-    mesh, whole = jax.typeof(parameter).sharding.mesh, make_spec(*(axes or None for axes in entries))
-    found: jax.Array = reshard(parameter, NamedSharding(mesh, whole))
+    found: jax.Array = reshard(parameter, NamedSharding(mesh, make_spec(*(axes or None for axes in entries))))
     return found
 
 
@@ -72,9 +79,22 @@ def on_mesh_of(x: jax.Array, parameter: jax.Array) -> jax.Array:
     return found
 
 
-def _before(axes: tuple[str, ...], others: Set[str]) -> tuple[str, ...]:
-    """Of several axes of a dimension, those before the first of others: a gather along the last ones moves no more."""
-    return tuple(itertools.takewhile(lambda axis: axis not in others, axes))
+def _named_axes(variable: Any, spec: Any, of_mesh: Collection[str]) -> list[Set[str]]:
+    """The mesh axes of each dimension of a parameter that its names stand for, or may stand for without a rule."""
+    metadata: Metadata = getattr(variable, "_metadata", EMPTY)
+    axes = metadata.axes.sharding if isinstance(metadata.axes, Format) else metadata.axes
+    names, rules = names_of_axes(axes) or [], rules_of(metadata, "out_sharding")
+    found: list[Set[str]] = []
+    for entry, name in itertools.zip_longest(spec, names[: len(spec)]):
+        parts = [axis for part in several(name) for axis in several(rules.get(part, part))]
+        is_known = all(part in rules or part in of_mesh for part in several(name))
+        found.append(frozenset(parts if is_known else names_of_entry(entry)))
+    return found
+
+
+def _first_of(axes: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
+    """Of several axes of a dimension, those before the first other one: a gather along the last ones moves no more."""
+    return tuple(itertools.takewhile(lambda axis: axis in wanted, axes))
 
 
 def _axes_of(spec: Any) -> dict[int | None, tuple[str, ...]]:
@@ -108,7 +128,9 @@ def result_sharding(layer: object, parameter: Any, shape: Shape) -> OutSharding:
     where = field_of(layer, ACT_NAMES)
     sharding, misfits = declared_sharding(where, _metadata_of_result(where, metadata, len(shape)), shape, mesh)
     report(where, misfits, mesh)
-    return sharding
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    used = [axis for entry in sharding.spec for axis in names_of_entry(entry)]
+    return sharding if all(types[axis] is AxisType.Explicit for axis in used) else None  # `constrained` does the rest
 
 
 def constrained(layer: object, parameter: Any, y: jax.Array) -> jax.Array:

@@ -119,11 +119,11 @@ def normalize(
     factor = dtypes.cast(lax.rsqrt(var + layer.epsilon), y.dtype)
     along = {0: features[0]} if len(features) == 1 else {}
     if scale is not None:
-        scale = gathered(scale, x, along)
+        scale = gathered(layer.scale, scale, x, along)
         factor = factor * dtypes.cast(scale.reshape(shape), y.dtype)
     y = y * factor
     if bias is not None:
-        bias = gathered(bias, x, along)
+        bias = gathered(getattr(layer, "bias", None), bias, x, along)
         y = y + dtypes.cast(bias.reshape(shape), y.dtype)
     return dtypes.cast(y, x.dtype if layer.dtype is None else layer.dtype)
 

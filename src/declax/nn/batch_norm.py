@@ -111,7 +111,7 @@ class BatchNorm(Normalization):
             _move(self, self.var, var)
         else:
             along = {0: features[0]} if len(features) == 1 else {}
-            mean, var = gathered(mean, x, along), gathered(var, x, along)
+            mean, var = gathered(self.mean, mean, x, along), gathered(self.var, var, x, along)
         return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class LinearGeneral(Layer):
             shape = (*kernel.shape[: len(batch)], *rest, *kernel.shape[first:])
             out_sharding = result_sharding(self, self.kernel, shape)
         kept = {axis: axis for axis in batch} | {axis: axis - kernel.ndim + ndim for axis in range(first, kernel.ndim)}
-        kernel = gathered(kernel, x, dict(enumerate((*batch, *axes))), out_sharding, kept)
+        kernel = gathered(self.kernel, kernel, x, dict(enumerate((*batch, *axes))), out_sharding, kept)
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         contract = ((axes, tuple(range(len(batch), first))), (batch, batch))
         product = self.dot_general_cls() if self.dot_general_cls else self.dot_general or lax.dot_general
@@ -179,7 +179,7 @@ class LinearGeneral(Layer):
         if bias is not None:
             outputs = sizes_of(self.out_features)
             between = (1,) * (y.ndim - len(batch) - len(outputs))
-            bias = gathered(bias, y, dict(enumerate((*batch, *range(y.ndim - len(outputs), y.ndim)))))
+            bias = gathered(self.bias, bias, y, dict(enumerate((*batch, *range(y.ndim - len(outputs), y.ndim)))))
             y = y + dtypes.cast(bias.reshape(*y.shape[: len(batch)], *between, *outputs), y.dtype)
         return constrained(self, self.kernel, y)
 
@@ -299,7 +299,7 @@ class Einsum(Layer):
             pairs = [*zip(of_x, x.shape, strict=True), *zip(operand, kernel.shape, strict=True)]
             sizes = dict(sorted(pairs, key=lambda pair: pair[1]))  # the larger one, where an axis of size 1 broadcasts
             out_sharding = result_sharding(self, self.kernel, tuple(sizes[name] for name in result))
-        kernel = gathered(kernel, x, _places(operand, of_x), out_sharding, _places(operand, result))
+        kernel = gathered(self.kernel, kernel, x, _places(operand, of_x), out_sharding, _places(operand, result))
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
@@ -313,7 +313,7 @@ class Einsum(Layer):
                 expected=f"{math.prod(shape)} elements, for the axes {names[1]!r} of sizes {tuple(shape)}",
                 got=f"shape {bias.shape}",
             )
-        bias = dtypes.cast(gathered(bias, y, {}).reshape(shape), y.dtype)
+        bias = dtypes.cast(gathered(self.bias, bias, y, {}).reshape(shape), y.dtype)
         return constrained(self, self.kernel, y + bias)
 
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:

@@ -146,10 +146,9 @@ class Convolution(Layer):
         rank = rank_of(self)
         last, batched = rank + 1, x
         x = _with_one_batch_axis(x, rank)
-        kernel = gathered(
-            on_mesh_of(x, kernel), x, {rank + is_turned: last}, out_sharding, {rank + 1 - is_turned: last}
-        )
-        y = dtypes.add_bias(convolve(x, kernel), bias)
+        met, kept = {rank + is_turned: last}, {rank + 1 - is_turned: last}
+        kernel = gathered(self.kernel, on_mesh_of(x, kernel), x, met, out_sharding, kept)
+        y = dtypes.add_bias(convolve(x, kernel), bias, self.bias)
         return constrained(self, self.kernel, _with_batch_axes_of(batched, y))
 
     def _masked(self, kernel: jax.Array) -> jax.Array:

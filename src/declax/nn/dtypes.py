@@ -133,8 +133,8 @@ def product_options(out_sharding: Any, preferred_element_type: Dtype | None) -> 
     return {name: option for name, option in given.items() if option is not None}
 
 
-def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Adds a bias of shape ``(features,)`` to the last axis of `y`.
+def add_bias(y: jax.Array, bias: jax.Array | None, variable: Any = None) -> jax.Array:
+    """Adds a bias of shape ``(features,)``, the value of a Variable, to the last axis of `y`.
 
     The dtypes differ only where a layer has a `preferred_element_type`: a promotion that the user asked for.
 
@@ -143,7 +143,7 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     """
     if bias is None:
         return y
-    bias = gathered(bias, y, {0: y.ndim - 1})
+    bias = gathered(variable, bias, y, {0: y.ndim - 1})
     bias = bias.reshape((1,) * (y.ndim - 1) + (-1,))
     if y.dtype == bias.dtype:
         return y + bias

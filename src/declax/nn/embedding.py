@@ -96,7 +96,7 @@ class Embed(Layer):
             inputs = jnp.zeros_like(inputs)
         if out_sharding is None:
             out_sharding = result_sharding(self, self.embedding, (*inputs.shape, table.shape[1]))
-        table = gathered(table, inputs, {}, out_sharding, {1: inputs.ndim})
+        table = gathered(self.embedding, table, inputs, {}, out_sharding, {1: inputs.ndim})
         out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
         if out_sharding is None:
             return constrained(self, self.embedding, jnp.take(table, inputs, axis=0))
@@ -122,7 +122,7 @@ class Embed(Layer):
         query, table = self.promote_dtype((query, table), dtype=Embed._dtype_of(self, table))
         check_last_axis(self, "features", query, "query")
         last = query.ndim - 1
-        table = gathered(table, query, {1: last}, out_sharding, {0: last})
+        table = gathered(self.embedding, table, query, {1: last}, out_sharding, {0: last})
         return jnp.dot(query, table.T, out_sharding=out_sharding)
 
     def _dtype_of(self, table: jax.Array) -> Dtype:

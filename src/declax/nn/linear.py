@@ -99,10 +99,10 @@ class Linear(Layer):
         last = x.ndim - 1
         if out_sharding is None:
             out_sharding = result_sharding(self, self.kernel, (*x.shape[:-1], kernel.shape[1]))
-        kernel = gathered(kernel, x, {0: last}, out_sharding, {1: last})
+        kernel = gathered(self.kernel, kernel, x, {0: last}, out_sharding, {1: last})
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.dot_general(x, kernel, (((last,), (0,)), ((), ())), precision=self.precision, **options)
-        return constrained(self, self.kernel, dtypes.add_bias(y, bias))
+        return constrained(self, self.kernel, dtypes.add_bias(y, bias, self.bias))
 
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these

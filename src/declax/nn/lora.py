@@ -139,8 +139,8 @@ class LoRA(Layer):
         x, a, b = self.promote_dtype((x, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
         check_last_axis(self, "in_features", x, "x")
         last = x.ndim - 1
-        inner = x @ gathered(a, x, {0: last})
-        y: jax.Array = inner @ gathered(b, inner, {0: last})
+        inner = x @ gathered(self.lora_a, a, x, {0: last})
+        y: jax.Array = inner @ gathered(self.lora_b, b, inner, {0: last})
         base: Any = self.base_module
         return y if base is None else y + base(x, **kwargs)
 

@@ -130,7 +130,7 @@ class WeightNorm(Layer):
             return unit.astype(dtypes.canonicalize_dtype(weight, dtype=self.dtype))
         if path not in self.scales:
             raise _new_param(self, "scales", path)
-        scale = gathered(self.scales[path], weight, dict(enumerate(features)))
+        scale = gathered(None, self.scales[path], weight, dict(enumerate(features)))
         dtype = dtypes.canonicalize_dtype(weight, scale, dtype=self.dtype)
         along = [weight.shape[axis] if axis in features else 1 for axis in range(weight.ndim)]
         with jax.numpy_dtype_promotion("standard"):  # a dtype that is given says what comes out
@@ -250,7 +250,7 @@ class SpectralNorm(Layer):
             raise _new_param(self, "batch_stats", path)
         stored = weight.dtype
         weight, u = dtypes.promote_dtype((weight, self.batch_stats[*path, "u"].value))
-        u, whole = gathered(u, u, {}), gathered(weight, weight, {})
+        u, whole = gathered(None, u, u, {}), gathered(None, weight, weight, {})
         matrix = whole.reshape(-1, whole.shape[-1])
         v = u  # which the first of the steps replaces
         for _ in range(self.n_steps):
