@@ -89,8 +89,11 @@ def is_of_current_trace(value: Any) -> bool:
 def is_placed(value: Any) -> bool:
     """Whether a traced value is the result of a constraint, or of a move to a sharding."""
     made_by = getattr(value, "parent", None)
-    is_constrained = made_by is not None and made_by.primitive.name in {"sharding_constraint", "reshard"}
-    return is_constrained or is_moved(value)
+    if made_by is None:
+        return False
+    if made_by.primitive.name == "device_put" and made_by.params["devices"] == (jax.memory.Space.Host,):
+        return is_placed(made_by.in_tracers[0])  # which is put back to the memory of the value that it replaces
+    return made_by.primitive.name in {"sharding_constraint", "reshard"} or is_moved(value)
 
 
 def is_moved(value: Any) -> bool:

@@ -261,9 +261,10 @@ def test_assignments_keep_the_memory():
 def test_moving_on_one_device():
     """An array in host memory is no array without a place."""
     host = SingleDeviceSharding(jax.devices()[0], memory_kind=HOST)
-    variable = dx.Variable(jax.device_put(jnp.ones(4), jax.devices()[0]))
-    dx.update(variable, jax.device_put(dx.state(variable), host))
-    assert variable.value.sharding == host
+    one, two = (dx.Variable(jax.device_put(jnp.ones(4), jax.devices()[0])) for _ in range(2))
+    dx.update(one, jax.device_put(dx.state(one), host))
+    two.value = jax.device_put(two.value, host)
+    assert one.value.sharding == two.value.sharding == host
 
 
 def test_copies_keep_the_memory():
@@ -410,3 +411,74 @@ def test_layers_in_host_memory(remat, steps):
     np.testing.assert_allclose(train(run, compiled, batch()), train(other, dx.jit(step), batch()), rtol=1e-6)
     assert not host.compare(dx.plan(run))
     assert compiled.num_compilations == 1
+
+
+def in_host_memory(model):
+    dx.update(model, jax.device_put(dx.state(model), SingleDeviceSharding(jax.devices()[0], memory_kind=HOST)))
+    return model
+
+
+def test_a_layer_that_does_not_move_its_parameters():
+    model = in_host_memory(Net(16, rngs=dx.Rngs(0)))
+    for call in (model, lambda x: dx.jit(lambda model, x: model(x))(model, x)):
+        with pytest.raises(ValueError, match="memory_space of all inputs passed to `dot_general`") as caught:
+            call(X)
+        (note,) = [note for note in caught.value.__notes__ if "host memory" in note]
+        assert note.startswith("Linear: 'kernel', 'bias' in host memory")
+        assert "jax.device_put(model, jax.memory.Space.Device)" in note
+
+    def loss(model, x):
+        return jnp.mean(jax.device_put(model, jax.memory.Space.Device)(x) ** 2)
+
+    grads = dx.jit(dx.grad(loss))(model, X)
+    assert kinds(grads) == {HOST}
+    plain = dx.jit(dx.grad(lambda model, x: jnp.mean(model(x) ** 2)))(Net(16, rngs=dx.Rngs(0)), X)
+    jax.tree.map(np.testing.assert_array_equal, grads, plain)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "jit"])
+def test_state_is_made_where_the_parameters_are(is_compiled):
+    model = in_host_memory(Net(16, rngs=dx.Rngs(0)))
+    wrap = dx.jit if is_compiled else lambda f: f
+    optimizer = wrap(lambda model: dx.Optimizer(model, ADAM))(model)
+    assert kinds(optimizer, dx.OptVariable) == {HOST}
+    assert kinds(optimizer, dx.OptArray) == {DEVICE}
+    assert kinds(wrap(lambda model: dx.EMA(model, 0.9))(model)) == {HOST}
+
+
+def test_writes_in_other_transforms():
+    """A slice, and what a loop carries."""
+
+    def variable():
+        return in_host_memory(dx.Variable(jnp.ones(4)))
+
+    mapped, carried = variable(), variable()
+    dx.vmap(lambda v: v.set_value(jnp.zeros(())))(mapped)
+    axes = (dx.StateAxes({...: dx.Carry}), 0)
+    dx.scan(lambda v, x: (v.set_value(jnp.zeros(4)), x)[1], in_axes=axes, out_axes=0)(carried, jnp.ones(3))
+    for found in (mapped, carried):
+        assert kinds(found) == {HOST}
+        assert not found.value.any()
+
+
+def test_a_constraint_in_a_compiled_function():
+    """It says how the value is split, and not where it is."""
+    variable = dx.Variable(jax.device_put(jnp.ones((8, 8)), NamedSharding(AUTO, P("data"), memory_kind=HOST)))
+    there = NamedSharding(AUTO, P(None, "data"))
+
+    @dx.jit
+    def move(variable):
+        variable.value = jax.lax.with_sharding_constraint(jnp.zeros((8, 8)), there)
+
+    move(variable)
+    assert variable.value.sharding.is_equivalent_to(there.with_memory_kind(HOST), 2)
+
+
+def test_train_state():
+    graphdef, params = dx.split(Net(16, rngs=dx.Rngs(0)))
+    state = dx.TrainState.create(graphdef, params=params, tx=optax.sgd(0.1, momentum=0.9))
+    host = SingleDeviceSharding(jax.devices()[0], memory_kind=HOST)
+    moved = state.replace(opt_state=jax.device_put(state.opt_state, host))
+    one, two = (jax.jit(lambda state: state.apply_gradients(state.params))(given) for given in (state, moved))
+    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(two.opt_state)} == {HOST}
+    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)

@@ -553,10 +553,10 @@ def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
     if not is_committed(old) or isinstance(new, Tracer) or not isinstance(new, (jax.Array, np.ndarray)):
         if isinstance(old, Tracer) and isinstance(new, (jax.Array, np.ndarray)) and new.shape != old.shape:
             _report_traced(new, metadata)
-        return new
+        return _kept_in_memory(old, new)
     there, own = old.sharding, getattr(new, "sharding", None) if is_committed(new) else None
     is_whole = own is not None and own.is_fully_replicated and own.device_set == there.device_set
-    if own == there or not (own is None or is_whole):
+    if own == there or not (own is None or (is_whole and not is_in_host_memory(own))):
         return new
     return jax.device_put(new, there) if new.shape == old.shape else placed("set_value", new, metadata)
 
@@ -566,7 +566,7 @@ def within(old: jax.Array, new: Any) -> Any:
     if isinstance(old, Tracer):
         there, here = (jax.typeof(value).sharding for value in (old, new))
         is_explicit = AxisType.Explicit in there.mesh.axis_types
-        return reshard(new, there) if is_explicit and here != there else new
+        return _kept_in_memory(old, reshard(new, there) if is_explicit and here != there else new)
     if not is_committed(old) or isinstance(new, Tracer) or getattr(new, "sharding", None) == old.sharding:
         return new
     is_elsewhere = is_committed(new) and new.sharding.device_set != old.sharding.device_set
@@ -583,7 +583,7 @@ def alike(value: jax.Array, other: Any) -> jax.Array:
         return value
     # XLA splits the operands of a select alike. The barrier keeps it from seeing that it always takes the value.
     never = _barrier(jnp.zeros((), bool))
-    return jnp.where(never, other.astype(value.dtype), value)
+    return jnp.where(never, in_device_memory(other).astype(value.dtype), value)
 
 
 def explicit_spec(value: jax.Array) -> PartitionSpec | None:
@@ -661,6 +661,11 @@ def _to_device(value: Any) -> Any:
 def in_memory_of(old: Any, new: T) -> T:
     """A new value, or a tree of the same structure, in the memory of the host where the old one is there."""
     return jax.tree.map(_to_memory_of, old, new) if any(map(is_on_host, jax.tree.leaves(old))) else new
+
+
+def _kept_in_memory(old: Any, new: T) -> T:
+    """A new value in the memory of the host where a traced one is that it replaces, unless the user has moved it."""
+    return in_memory_of(old, new) if isinstance(old, Tracer) and not _jax.is_moved(new) else new
 
 
 def _to_memory_of(old: Any, new: Any) -> Any:

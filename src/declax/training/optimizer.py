@@ -86,7 +86,7 @@ class Optimizer(Pytree, Generic[M]):
                 fix=advise_param(model, wrt),
             )
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
-            tree = tx.init(parameters)
+            tree = tx.init(in_device_memory(parameters))
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self._tx = StaticTransformation(tx)
         self._wrt = static(wrt)
