@@ -72,6 +72,11 @@ def places(made):
     return {path: (entry.spec, entry.nbytes, entry.memory_kind) for path, entry in made.items()}
 
 
+def in_host_memory(model):
+    dx.update(model, jax.device_put(dx.state(model), SingleDeviceSharding(jax.devices()[0], memory_kind=HOST)))
+    return model
+
+
 def primitives(program):
     """The kinds of memory to which a program moves values, as its equations say."""
     text = str(program)
@@ -237,6 +242,20 @@ def test_a_write_in_a_compiled_function_keeps_the_memory():
         reset(variable)
         assert variable.value.sharding == device
         assert (reset.num_traces, reset.num_compilations) == (1, 1)
+
+
+def test_an_update_in_a_compiled_function_keeps_the_memory():
+    """Of another structure too, and where XLA chooses the shardings."""
+
+    def overwrite(model, state):
+        dx.update(model, state)
+        model.note = dx.Variable(jnp.zeros(()))
+
+    for keeps in (True, False):
+        model = in_host_memory(Net(16, rngs=dx.Rngs(0)))
+        state = jax.tree.map(jnp.zeros_like, dx.state(Net(16, rngs=dx.Rngs(0))))
+        dx.jit(overwrite, keep_shardings=keeps)(model, state)
+        assert kinds(model.up) == {HOST}
 
 
 def test_a_value_that_is_moved_inside_stays_there():
@@ -411,11 +430,6 @@ def test_layers_in_host_memory(remat, steps):
     np.testing.assert_allclose(train(run, compiled, batch()), train(other, dx.jit(step), batch()), rtol=1e-6)
     assert not host.compare(dx.plan(run))
     assert compiled.num_compilations == 1
-
-
-def in_host_memory(model):
-    dx.update(model, jax.device_put(dx.state(model), SingleDeviceSharding(jax.devices()[0], memory_kind=HOST)))
-    return model
 
 
 def test_a_layer_that_does_not_move_its_parameters():

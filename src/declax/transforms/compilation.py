@@ -273,8 +273,7 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
         function = named(function, user, structure)
         batch = SplitBatch() if held is None else split_batch(call)
-        given = self._options, placed, self._traces, held, batch, self._keep_shardings
-        program = Program(function, structure, donation, *given)
+        program = Program(function, structure, donation, self._options, placed, self._traces, held, batch)
         if held is not None and not self._has_warned:
             of_leaves: Sequence[Any] = () if labels is None else labels.leaves
             axes = set() if shardings is None else shardings.batch_axes

@@ -18,15 +18,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from declax import _jax
 from declax._state.definition import StateDef
 from declax._variables.metadata import EMPTY
-from declax._variables.placement import (
-    SplitBatch,
-    declared_sharding,
-    in_memory_of,
-    is_on_host,
-    make_spec,
-    mesh_of_arguments,
-    names_of_entry,
-)
+from declax._variables.placement import SplitBatch, declared_sharding, make_spec, mesh_of_arguments, names_of_entry
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.outcome import UNCHANGED, Outcome, origins_of_new
 from declax.transforms._engine.placement import place
@@ -128,28 +120,6 @@ def holding(
         return outcome
 
     return hold
-
-
-def keeping_memory(function: Callable[..., Outcome], structure: Structure) -> Callable[..., Outcome]:
-    """A lifted function whose new values are in the memory of the host, where those are that they replace.
-
-    JAX computes in the memory of devices. A value that the user has put somewhere stays there.
-    """
-
-    @functools.wraps(function)
-    def keep(*leaves: Any) -> Outcome:
-        outcome = function(*leaves)
-        if outcome.plan is not UNCHANGED and any(map(is_on_host, jax.tree.leaves(leaves))):
-            origins = origins_of_new(structure, outcome.plan)
-            outcome.new = tuple(
-                [
-                    new if origin is None or _jax.is_moved(new) else in_memory_of(leaves[origin], new)
-                    for new, origin in zip(outcome.new, origins, strict=True)
-                ]
-            )
-        return outcome
-
-    return keep
 
 
 def _kept(new: Any, origin: int | None, held: Sequence[Sharding | None], leaves: Sequence[Any]) -> Sharding | None:

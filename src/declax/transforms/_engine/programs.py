@@ -17,14 +17,7 @@ from declax._variables.placement import SplitBatch, context_mesh
 from declax.transforms._engine.call import Call, deleted_leaves
 from declax.transforms._engine.commit import calls_back, wait
 from declax.transforms._engine.diagnostics import explain, unless_deleted
-from declax.transforms._engine.holding import (
-    Held,
-    holding,
-    keeping_memory,
-    mesh_of,
-    put_uncommitted,
-    without_labels,
-)
+from declax.transforms._engine.holding import Held, holding, mesh_of, put_uncommitted, without_labels
 from declax.transforms._engine.names import name_of
 from declax.transforms._engine.outcome import Outcome, Plan
 from declax.transforms._engine.placement import place, shardings_of
@@ -96,7 +89,6 @@ class Program:
         traces: Traces,
         held: Held = None,
         batch: SplitBatch = SplitBatch(),  # noqa: B008  # immutable
-        keeps_memory: bool = True,
     ) -> None:
         self._structure = structure
         self._held: Held = None
@@ -120,8 +112,6 @@ class Program:
             self._held = kept = without_labels(held, self._labels)
             groups.add(kept)
             function = holding(function, structure, kept, batch)
-        if keeps_memory:
-            function = keeping_memory(function, structure)
         packed = None if groups is None else in_groups(function, groups, check)
         if groups is not None:
             self._options = {**self._options, "out_shardings": (None, groups.known)}
