@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 
 import declax as dx
-from declax.errors import ShardingError
+from declax.errors import ShardingError, TransformError
 
 P = jax.P
 HOST = "pinned_host"
@@ -158,6 +158,19 @@ def test_without_a_mesh():
     assert step.num_traces == 1  # but two programs: the first step commits the model to the device of the moments
 
 
+def test_labels_of_another_memory():
+    """JAX would not name the array."""
+    run = dx.init_sharded(make, shardings=plan())
+    with pytest.raises(TransformError, match=r"mu\.up\.bias: this array is in another memory") as caught:
+        dx.jit(update, in_shardings=(plan(memory=None), None))(run, batch())
+    assert caught.value.got.endswith("in pinned_host")
+    assert caught.value.fix.startswith("dx.plan(..., memory=")
+    with pytest.raises(TransformError, match="is in another memory than in_shardings says") as caught:
+        dx.jit(update, in_shardings=(plan(), None))(make(), X)
+    assert caught.value.got.endswith("in device")
+    assert "jax.device_put(dx.state(model), sharding)" in caught.value.fix
+
+
 def test_all_of_an_optimizer():
     """Counts too."""
     made = plan(memory={dx.OptState: HOST})
@@ -225,6 +238,18 @@ def test_the_program_moves_each_moment_twice():
     run, plain = (dx.init_sharded(make, shardings=of) for of in (plan(), plan(memory=None)))
     assert primitives(dx.jit(update).trace(run, batch()).jaxpr) == (4, 4)
     assert primitives(dx.jit(update).trace(plain, batch()).jaxpr) == (0, 0)
+
+
+def test_what_xla_drops_for_cpus():
+    """The transfers. The memory of arguments and results remains, which XLA counts with that of the device."""
+    lowered = dx.jit(update).lower(dx.init_sharded(make, shardings=plan()), batch())
+    assert lowered.as_text().count('mhlo.memory_kind = "pinned_host"') == 8
+    compiled = lowered.compile()
+    in_host = [line for line in compiled.as_text().splitlines() if "S(5)" in line]
+    assert [line.count("S(5)") for line in in_host if "entry_computation_layout" in line] == [8]
+    assert len(in_host) == 1
+    assert "annotate_device_placement" not in compiled.as_text()
+    assert compiled.memory_analysis().host_argument_size_in_bytes == 0
 
 
 # --- what keeps the memory --------------------------------------------------------------------------
