@@ -129,8 +129,8 @@ def losses_in_device_memory(mesh, strategy):
 @pytest.mark.parametrize("in_labels", [False, True], ids=["", "in_shardings"])
 @pytest.mark.parametrize(
     ("mesh", "strategy"),
-    [(AUTO, None), (AUTO, by_size), (TWO_AXES, by_size), (ONE, None), (EXPLICIT, None)],
-    ids=["auto", "fsdp", "two axes", "one device", "explicit"],
+    [(AUTO, None), (AUTO, by_size), (TWO_AXES, by_size), (ONE, None), (EXPLICIT, None), (EXPLICIT, by_size)],
+    ids=["auto", "fsdp", "two axes", "one device", "explicit", "explicit fsdp"],
 )
 def test_an_optimizer_in_host_memory_trains(mesh, strategy, in_labels):
     made = plan(mesh, strategy)
@@ -521,3 +521,37 @@ def test_train_state():
     one, two = (jax.jit(lambda state: state.apply_gradients(state.params))(given) for given in (state, moved))
     assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(two.opt_state)} == {HOST}
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
+
+
+def test_explicit_axes():
+    """Layers, activations and moments at once."""
+
+    def make_all():
+        model = Deep(16, offload_names("hidden"), rngs=dx.Rngs(0))
+        return {"model": model, "optimizer": dx.Optimizer(model, ADAM)}
+
+    host = dx.plan(dx.eval_shape(make_all), EXPLICIT, memory={dx.Param: HOST, dx.OptVariable: HOST})
+    run, step = dx.init_sharded(make_all, shardings=host), dx.jit(update)
+    with jax.set_mesh(EXPLICIT):
+        losses = train(run, step, batch(EXPLICIT))
+    np.testing.assert_allclose(losses, train(make_all(), dx.jit(update), X), rtol=1e-5)
+    assert not host.compare(dx.plan(run))
+    assert step.num_compilations == 1
+
+
+def test_a_pipeline_moves_the_layers_of_a_stage():
+    mesh = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+    def stack():
+        return dx.Stacked(lambda rngs: dx.Linear(16, 16, rngs=rngs), 4, rngs=dx.Rngs(0))
+
+    split, whole = stack(), stack()
+    place = NamedSharding(mesh, P("stage"), memory_kind=HOST)
+    dx.update(split, jax.device_put(dx.state(split), place))
+    run = dx.jit(dx.value_and_grad(lambda stack, x: jnp.mean(dx.pipeline(stack, "stage", microbatches=2)(x) ** 2)))
+    with jax.set_mesh(mesh):
+        loss, grads = run(split, X)
+    expected, of_whole = dx.jit(dx.value_and_grad(lambda stack, x: jnp.mean(stack(x) ** 2)))(whole, X)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads, of_whole)
+    assert kinds(grads) == kinds(split) == {HOST}
