@@ -64,7 +64,7 @@ def main(folder: str, steps: int) -> None:
             index, x = (jax.make_array_from_process_local_data(rows, part) for part in next(iterator))
             loss = float(train_step(model, optimizer, x))
             if jax.process_index() == 0:
-                print(f"step {step}: loss {loss:.4f}, examples {gather(index).tolist()}")
+                print(f"step {step}: loss {loss:.6f}, examples {gather(index).tolist()}")
             else:
                 gather(index)
         items = {"model": model, "optimizer": optimizer, "position": iterator.get_state()}

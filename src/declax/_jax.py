@@ -19,7 +19,6 @@ from jax._src import distributed as _distributed
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax._src.clusters import ClusterEnv as _ClusterEnv
 from jax._src.traceback_util import register_exclusion
-from jax.extend.core import ClosedJaxpr, DropVar, Literal, jaxpr_as_fun
 
 from declax.errors import DeclaxError
 
@@ -212,6 +211,8 @@ _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
 
 # --- programs ---------------------------------------------------------------------
 
+# `jax.extend.core` has these classes too, but importing it loads Pallas, which takes as long as half of declax.
+
 
 def equations_of(jaxpr: Any) -> Iterator[Any]:
     """The equations of a program of JAX, and of the programs inside of it."""
@@ -230,34 +231,34 @@ def primitives_of(jaxpr: Any) -> Iterator[str]:
 
 def value_of(var: Any, values: Mapping[Any, Any]) -> Any:
     """The value of an input of an equation, which may be a literal."""
-    return var.val if isinstance(var, Literal) else values[var]
+    return var.val if isinstance(var, _core.Literal) else values[var]
 
 
 def without_literals(equation: Any) -> tuple[Any, dict[Any, jax.Array]]:
     """An equation with variables in place of its literals, and the values of these variables."""
-    literals: list[Any] = [var for var in equation.invars if isinstance(var, Literal)]
+    literals: list[Any] = [var for var in equation.invars if isinstance(var, _core.Literal)]
     values = [jax.numpy.asarray(var.val, var.aval.dtype) for var in literals]
     variables = jax.make_jaxpr(lambda *values: values)(*values).jaxpr.invars
     inputs = iter(variables)
-    changed = [next(inputs) if isinstance(var, Literal) else var for var in equation.invars]
+    changed = [next(inputs) if isinstance(var, _core.Literal) else var for var in equation.invars]
     return equation.replace(invars=changed), dict(zip(variables, values, strict=True))
 
 
-def part_of(program: Any, inputs: Sequence[Any], equations: Sequence[Any], results: Sequence[Any]) -> ClosedJaxpr:
+def part_of(program: Any, inputs: Sequence[Any], equations: Sequence[Any], results: Sequence[Any]) -> _core.ClosedJaxpr:
     """Some equations of a program, in their order, as a program of its own."""
     names = program.debug_info.with_unknown_names()
     part = program.replace(
         constvars=[], invars=[*inputs], outvars=[*results], eqns=[*equations], debug_info=names, effects=frozenset()
     )
-    return ClosedJaxpr(part, [])
+    return _core.ClosedJaxpr(part, [])
 
 
 def run_equations(program: Any, equations: Sequence[Any], values: dict[Any, Any]) -> None:
     """Runs some equations of a program, in their order, and adds what they give to the values of its variables."""
-    inputs = (var for equation in equations for var in equation.invars if not isinstance(var, Literal))
+    inputs = (var for equation in equations for var in equation.invars if not isinstance(var, _core.Literal))
     given = [*dict.fromkeys(var for var in inputs if var in values)]
-    made = [var for equation in equations for var in equation.outvars if not isinstance(var, DropVar)]
-    run = jaxpr_as_fun(part_of(program, given, equations, made))
+    made = [var for equation in equations for var in equation.outvars if not isinstance(var, _core.DropVar)]
+    run = _core.jaxpr_as_fun(part_of(program, given, equations, made))
     values.update(zip(made, run(*[values[var] for var in given]), strict=True))
 
 

@@ -477,6 +477,20 @@ class InitializerWithMetadata(Immutable):
         return VariableMetadata(made, self.metadata)
 
 
+def adapted(initializer: Callable[..., Any], adapt: Callable[[Callable[..., Any]], Any]) -> Any:
+    """What a function makes of an initializer; the metadata that its values bring stay."""
+    if isinstance(initializer, InitializerWithMetadata):
+        return InitializerWithMetadata(adapted(initializer.initializer, adapt), initializer.metadata)
+    return adapt(initializer)
+
+
+def without_metadata(initializer: Callable[..., Any]) -> Callable[..., Any]:
+    """The initializer that `with_metadata` wrapped, or the same."""
+    while isinstance(initializer, InitializerWithMetadata):
+        initializer = initializer.initializer
+    return initializer
+
+
 def with_metadata(
     initializer: F,
     on_set_value: ValueHooks = (),

@@ -179,7 +179,8 @@ def test_the_tables_hold_what_the_modules_do():
     factories = {
         n for n in vars(initializers) if n.islower() and not n.startswith("_") and callable(getattr(initializers, n))
     }
-    others = {"cast", "dataclass", "get_args", "on_mesh", "put", "with_metadata", "with_partitioning"}
+    others = {"adapted", "cast", "dataclass", "get_args", "on_mesh", "put", "with_metadata", "with_partitioning"}
+    others.add("without_metadata")
     assert factories - others - {"ones_init", "zeros_init"} == set(registry.INITIALIZERS)
     for name, dtype in registry.DTYPES.items():
         assert jnp.dtype(dtype).name == name

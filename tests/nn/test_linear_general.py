@@ -89,3 +89,14 @@ def test_bad_arguments_are_refused(normal):
         dx.errors.LayerError, match=r"Einsum\.bias_shape: the bias does not fit(?s:.)*3 elements(?s:.)*shape \(5,\)"
     ):
         dx.Einsum("ab,bc->ac", (4, 3), (5,), rngs=dx.Rngs(0))(normal(2, 4))
+
+
+def test_an_initializer_brings_metadata():
+    kernel_init = dx.with_partitioning(dx.initializers.lecun_normal(), (None, "model", None))
+    bias_init = dx.with_metadata(dx.initializers.zeros, tag="bias")
+    layer = dx.LinearGeneral(4, (2, 3), kernel_init=kernel_init, bias_init=bias_init, rngs=dx.Rngs(0))
+    assert layer.kernel.out_sharding == (None, "model", None)
+    assert layer.bias.get_metadata("tag") == "bias"
+    np.testing.assert_array_equal(layer.kernel[...], dx.LinearGeneral(4, (2, 3), rngs=dx.Rngs(0)).kernel[...])
+    attention = dx.MultiHeadAttention(2, 4, kernel_init=kernel_init, decode=False, rngs=dx.Rngs(0))
+    assert attention.query.kernel.out_sharding == (None, "model", None)

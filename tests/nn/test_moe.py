@@ -228,3 +228,11 @@ def test_a_compiled_dropless_layer_cannot_be_mapped_over_tokens_alone(normal):
     with pytest.raises(NotImplementedError, match="ragged_dot"):
         dx.vmap(dx.jit(lambda layer, x: layer(x)), in_axes=(None, 0))(layer, x)
     dx.vmap(dx.jit(lambda layer, x: layer(x)), in_axes=(None, 0))(made(capacity_factor=1.0), x)
+
+
+def test_an_initializer_brings_metadata_to_the_kernels_of_experts_only():
+    kernel_init = dx.with_partitioning(dx.initializers.lecun_normal(), ("expert", None, None))
+    layer = dx.MoE(4, 8, 2, kernel_init=kernel_init, rngs=dx.Rngs(0))
+    assert layer.up.out_sharding == layer.down.out_sharding == layer.gate.out_sharding == ("expert", None, None)
+    assert "out_sharding" not in layer.router.kernel.get_metadata()
+    np.testing.assert_array_equal(layer.up[...], dx.MoE(4, 8, 2, rngs=dx.Rngs(0)).up[...])

@@ -159,6 +159,25 @@ def test_a_layer_computes_the_same_and_keeps_the_batch_split(name):
             assert grad.sharding.is_equivalent_to(parameter.sharding, grad.ndim)
 
 
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "PReLU"])  # whose parameter is a scalar
+def test_a_layer_gathers_what_fsdp_has_split(name):
+    """Parameters are split along the axis of the batch, gathered where they are read, and their gradients scattered."""
+    make, shape = LAYERS[name]
+    x, layer = input_of(shape), make(dx.Rngs(0))
+    expected = step(layer, x), dx.state(layer)
+    with jax.set_mesh(MESH):
+        made = make(dx.Rngs(0))
+        state = dx.state(made)
+        shardings = dx.get_named_sharding(state, MESH, shardings=functools.partial(dx.fsdp, min_size=1))
+        dx.update(made, jax.device_put(state, shardings))
+        assert any("data" in leaf.sharding.spec for leaf in jax.tree.leaves(dx.state(made, dx.Param)))
+        y, grads = step(made, jax.device_put(x, P("data")))
+        assert is_split_along_the_batch(y)
+        check_close(((y, grads), dx.state(made)), expected)
+        for parameter, grad in zip(jax.tree.leaves(dx.state(made, dx.Param)), jax.tree.leaves(grads), strict=True):
+            assert grad.sharding.is_equivalent_to(parameter.sharding, grad.ndim)
+
+
 BY_ROW = {"out_sharding": ("model", None)}
 BY_HEAD = {"out_sharding": (None, "model", None)}
 PRODUCTS = {

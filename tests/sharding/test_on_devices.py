@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 DEVICES = 8
 
-LONG = {"devices_layers.py", "devices_moe.py", "devices_offload.py"}
+LONG = {"devices_explicit.py", "devices_layers.py", "devices_moe.py", "devices_offload.py"}
 """Files that compile a program for each of many layers or optimizers."""
 
 

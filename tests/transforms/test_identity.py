@@ -8,9 +8,11 @@ import warnings
 import weakref
 
 import jax
+import optax
 import pytest
 
 import declax as dx
+from declax.transforms._engine import identities
 
 net, head = dx.Linear(2, 3, rngs=dx.Rngs(0)), dx.Linear(3, 1, rngs=dx.Rngs(1))
 decay, frozen = {net: 0.5}, {head}
@@ -331,3 +333,8 @@ def test_other_objects_are_not_warned_of(function):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dx.jit(function)()
+
+
+def test_modules_of_libraries_are_not_opened():
+    """Their thousands of objects would be read at each first call."""
+    assert list(identities._search([identities.Held("optax", optax), identities.Held("dx", dx)], {"update"})) == []

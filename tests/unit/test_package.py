@@ -26,6 +26,7 @@ def test_the_version_is_that_of_the_distribution():
         ("import declax, declax.mypy_plugin", {"jax"}),
         ("import declax", {"jax", "mypy", "importlib.metadata"}),
         ("from declax import *", {"mypy", "optax"}),
+        ("from declax import Linear, Optimizer, Rngs, dataclass, jit, value_and_grad", {"jax.extend", "mypy"}),
     ],
 )
 def test_what_an_import_leaves_alone(program, unwanted):

@@ -213,6 +213,11 @@ def _note_splits(error: Exception, module: Any) -> None:
                 for number, axis in pairs
                 if axis is not None
             ]
-    fix = "; pass the sharding of the result, as out_sharding=jax.P(...)" if "out_sharding" in str(error) else ""
+    fix = (
+        "; pass the sharding of the result, as out_sharding=jax.P(...), or name its axes in the metadata of the "
+        'parameter, as {"act_names": (...)}'
+        if "out_sharding" in str(error)
+        else ""
+    )
     if splits:
         error.add_note(f"{type_name(type(module))}: {', '.join(splits)}{fix}")

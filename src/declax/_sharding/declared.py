@@ -16,6 +16,7 @@ from declax._variables.metadata import AXES, EMPTY, Metadata
 from declax._variables.placement import (
     AnyMesh,
     Misfit,
+    activation_names,
     checked_mesh,
     declared_names,
     declared_sharding,
@@ -90,7 +91,8 @@ def get_named_sharding(tree: A, mesh: AnyMesh, *, shardings: Shardings = None) -
     names: set[str] = set()
 
     def sharding_of(path: Path, leaf_def: LeafDef, value: Any) -> jax.NamedSharding:
-        names.update(declared_names(_metadata_of(leaf_def), format_path(path)))
+        metadata = _metadata_of(leaf_def)
+        names.update(declared_names(metadata, format_path(path)), activation_names(metadata))
         found, wrong = _sharding_of_leaf(path, leaf_def, value, value.shape, mesh, selection)
         misfits.extend(wrong)
         return found
@@ -170,8 +172,9 @@ def resolve_leaves(
 
 def names_of_leaves(definition: StateDef) -> set[str]:
     """The names of axes that the Variables of a graph declare."""
-    leaf_defs = (leaf_def for leaf_def in definition.leaf_defs if leaf_def is not None and leaf_def[1].axes is not None)
-    return {name for leaf_def in leaf_defs for name in declared_names(leaf_def[1], leaf_def[0].__name__)}
+    leaf_defs = [leaf_def for leaf_def in definition.leaf_defs if leaf_def is not None]
+    declared = {name for leaf_def in leaf_defs for name in declared_names(leaf_def[1], leaf_def[0].__name__)}
+    return declared.union(*(activation_names(leaf_def[1]) for leaf_def in leaf_defs))
 
 
 def unused_rules(names: Collection[str]) -> list[str]:

@@ -23,6 +23,9 @@ AXES: Final = "out_sharding"
 OPTIMIZER_AXES: Final = "optimizer_sharding"
 """The same for the state of an optimizer, if it differs."""
 
+ACT_NAMES: Final = "act_names"
+"""The metadata of a parameter that names the axes of the result of its layer."""
+
 _OTHER_NAMES: Final = {"sharding": AXES, "sharding_names": AXES}
 """Names under which metadata may be given. Of a Variable, `sharding` is that of its value."""
 
@@ -32,7 +35,7 @@ EAGER_SHARDING: Final = "eager_sharding"
 PLACEMENT: Final = (AXES, *_OTHER_NAMES, OPTIMIZER_AXES, "sharding_rules", EAGER_SHARDING, "mesh")
 """What says where a value lies."""
 
-KNOWN: Final = frozenset({*HOOKS, *PLACEMENT, "tag", "trainable", "weight_decay"})
+KNOWN: Final = frozenset({*HOOKS, *PLACEMENT, ACT_NAMES, "tag", "trainable", "weight_decay"})
 """Names that declax interprets. A similar name is an error."""
 
 OF_VALUE: Final = frozenset({"dtype", "ndim", "shape", "size"})

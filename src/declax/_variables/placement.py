@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from declax import _jax, errors
 from declax._modes import Default, Mode
 from declax._typing import Shape
-from declax._variables.metadata import EMPTY, Metadata, names_of_axes
+from declax._variables.metadata import ACT_NAMES, EMPTY, Metadata, names_of_axes
 
 T = TypeVar("T")
 
@@ -281,6 +281,12 @@ def declared_names(metadata: Metadata, where: str) -> list[str]:
     if axes is None or isinstance(axes, NamedSharding):
         return []
     return [part for name in _names(axes, where) for part in several(name) if isinstance(part, str)]
+
+
+def activation_names(metadata: Metadata) -> list[str]:
+    """The names of axes that a Variable declares for the result of its layer."""
+    names = names_of_axes(metadata.get(ACT_NAMES)) or ()
+    return [part for name in names for part in several(name) if isinstance(part, str)]
 
 
 def rules_of(metadata: Metadata, where: str) -> dict[str, Any]:

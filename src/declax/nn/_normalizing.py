@@ -21,6 +21,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, check_broadcasts, field_of
+from declax.nn._gathering import gathered
 from declax.nn.layer import Layer
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
@@ -116,10 +117,13 @@ def normalize(
     shape = [x.shape[axis] if axis in features else 1 for axis in range(x.ndim)]
     y = dtypes.cast(x, mean.dtype) - mean
     factor = dtypes.cast(lax.rsqrt(var + layer.epsilon), y.dtype)
+    along = {0: features[0]} if len(features) == 1 else {}
     if scale is not None:
+        scale = gathered(scale, x, along)
         factor = factor * dtypes.cast(scale.reshape(shape), y.dtype)
     y = y * factor
     if bias is not None:
+        bias = gathered(bias, x, along)
         y = y + dtypes.cast(bias.reshape(shape), y.dtype)
     return dtypes.cast(y, x.dtype if layer.dtype is None else layer.dtype)
 

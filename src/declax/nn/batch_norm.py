@@ -16,6 +16,7 @@ from declax._module.running import warn_by
 from declax._variables.kinds import BatchStat
 from declax.initializers import ones, zeros
 from declax.nn._checks import axes_of, decide, field_of, is_integer
+from declax.nn._gathering import gathered
 from declax.nn._normalizing import Normalization, check_features, checked_mask, moments_of, normalize, promoted
 
 
@@ -108,6 +109,9 @@ class BatchNorm(Normalization):
             mean, var = _batch_moments(self, x, axes, mask)
             _move(self, self.mean, mean)
             _move(self, self.var, var)
+        else:
+            along = {0: features[0]} if len(features) == 1 else {}
+            mean, var = gathered(mean, x, along), gathered(var, x, along)
         return normalize(self, x, jnp.expand_dims(mean, axes), jnp.expand_dims(var, axes), scale, bias, features)
 
     def set_view(self, use_running_average: bool | None = None, **kwargs: Any) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
+from declax.initializers import adapted
 from declax.nn import dtypes
 from declax.nn._checks import field_of, is_integer
 from declax.nn._defaults import OutSharding, default_bias_init, default_kernel_init
+from declax.nn._gathering import constrained, gathered, result_sharding
 from declax.nn.layer import Layer
 
 Sizes: TypeAlias = int | Sequence[int]
@@ -39,18 +41,26 @@ def _general_shape(batch_axis: Mapping[int, int], *sizes: Sizes) -> tuple[int, .
 def _of_a_matrix(initializer: Initializer, in_features: Sizes, out_features: Sizes) -> Initializer:
     """Makes a kernel as the matrix that it represents, so that fan-in and fan-out are those of the map."""
 
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        columns = math.prod(sizes_of(out_features))
-        return initializer(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
+    def of(plain: Initializer) -> Initializer:
+        def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
+            columns = math.prod(sizes_of(out_features))
+            return plain(key, (math.prod(shape) // columns, columns), dtype).reshape(shape)
 
-    return initialize
+        return initialize
+
+    made: Initializer = adapted(initializer, of)
+    return made
 
 
 def _of_a_vector(initializer: Initializer) -> Initializer:
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
-        return initializer(key, (math.prod(shape),), dtype).reshape(shape)
+    def of(plain: Initializer) -> Initializer:
+        def initialize(key: jax.Array, shape: Sequence[int], dtype: Dtype = jnp.float32) -> jax.Array:
+            return plain(key, (math.prod(shape),), dtype).reshape(shape)
 
-    return initialize
+        return initialize
+
+    made: Initializer = adapted(initializer, of)
+    return made
 
 
 @dataclass
@@ -154,15 +164,22 @@ class LinearGeneral(Layer):
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         axes = LinearGeneral._axes_of(self, x)
         batch = tuple(range(len(self.batch_axis)))
+        first = len(batch) + len(axes)  # of the dimensions of the kernel that the result has at its end
+        ndim = x.ndim - len(axes) + kernel.ndim - first
+        if out_sharding is None:
+            out_sharding = result_sharding(self, self.kernel, ndim)
+        kept = {axis: axis for axis in batch} | {axis: axis - kernel.ndim + ndim for axis in range(first, kernel.ndim)}
+        kernel = gathered(kernel, x, dict(enumerate((*batch, *axes))), out_sharding, kept)
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
-        contract = ((axes, tuple(range(len(batch), len(batch) + len(axes)))), (batch, batch))
+        contract = ((axes, tuple(range(len(batch), first))), (batch, batch))
         product = self.dot_general_cls() if self.dot_general_cls else self.dot_general or lax.dot_general
         y = product(x, kernel, contract, precision=self.precision, **options)
-        if bias is None:
-            return y
-        outputs = sizes_of(self.out_features)
-        between = (1,) * (y.ndim - len(batch) - len(outputs))
-        return y + dtypes.cast(bias.reshape(*y.shape[: len(batch)], *between, *outputs), y.dtype)
+        if bias is not None:
+            outputs = sizes_of(self.out_features)
+            between = (1,) * (y.ndim - len(batch) - len(outputs))
+            bias = gathered(bias, y, dict(enumerate((*batch, *range(y.ndim - len(outputs), y.ndim)))))
+            y = y + dtypes.cast(bias.reshape(*y.shape[: len(batch)], *between, *outputs), y.dtype)
+        return constrained(self, self.kernel, y)
 
     def _axes_of(self, x: jax.Array) -> tuple[int, ...]:
         wanted = {**self.batch_axis, **dict(zip(sizes_of(self.axis), sizes_of(self.in_features), strict=True))}
@@ -191,6 +208,11 @@ def _axis_names(operand: str, rank: int) -> list[str | int]:
     before, dots, after = operand.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0
     return [*before, *range(-hidden, 0), *after]
+
+
+def _places(names: list[str | int], others: list[str | int]) -> dict[int, int]:
+    """The place of each name in another list that has it."""
+    return {place: others.index(name) for place, name in enumerate(names) if name in others}
 
 
 @dataclass
@@ -268,11 +290,16 @@ class Einsum(Layer):
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         of_inputs, *names = self._parsed(equation)
         self._check_sizes(of_inputs, names[0], x, kernel)
+        of_x, operand = _axis_names(of_inputs, x.ndim), _axis_names(names[0], kernel.ndim)
+        rest = max(sum(isinstance(name, int) for name in axes) for axes in (of_x, operand)) if "..." in names[1] else 0
+        result = _axis_names(names[1], len(names[1].replace("...", "")) + rest)
+        if out_sharding is None:
+            out_sharding = result_sharding(self, self.kernel, len(result))
+        kernel = gathered(kernel, x, _places(operand, of_x), out_sharding, _places(operand, result))
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
-            return y
-        operand, result = (_axis_names(part, array.ndim) for part, array in zip(names, (kernel, y), strict=True))
+            return constrained(self, self.kernel, y)
         size_of = dict(zip(operand, kernel.shape, strict=True))
         shape = [size_of.get(name, 1) for name in result]
         if bias.size != math.prod(shape):
@@ -282,7 +309,8 @@ class Einsum(Layer):
                 expected=f"{math.prod(shape)} elements, for the axes {names[1]!r} of sizes {tuple(shape)}",
                 got=f"shape {bias.shape}",
             )
-        return y + dtypes.cast(bias.reshape(shape), y.dtype)
+        bias = dtypes.cast(gathered(bias, y, {}).reshape(shape), y.dtype)
+        return constrained(self, self.kernel, y + bias)
 
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
         sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
@@ -23,6 +24,8 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import lecun_normal, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of, is_integer
+from declax.nn._defaults import OutSharding
+from declax.nn._gathering import constrained, gathered, result_sharding
 from declax.nn._grouped_conv import safe_for_groups
 from declax.nn.layer import Layer
 
@@ -124,8 +127,18 @@ class Convolution(Layer):
 
     # These are called by class, so that `Conv.__call__(other, x)` needs the public attributes of `other` alone.
 
-    def _apply(self, inputs: jax.Array, convolve: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
-        """Convolves in the dtype of the layer with one batch axis, and adds the bias."""
+    def _apply(
+        self,
+        inputs: jax.Array,
+        convolve: Callable[[jax.Array, jax.Array], jax.Array],
+        out_sharding: OutSharding = None,
+        *,
+        is_turned: bool = False,
+    ) -> jax.Array:
+        """Convolves in the dtype of the layer with one batch axis, and adds the bias.
+
+        The last two dimensions of a kernel are those of the input and of the result, or turned.
+        """
         bias = None if self.bias is None else self.bias.value
         kernel = Convolution._masked(self, self.kernel.value)
         x, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
@@ -133,8 +146,10 @@ class Convolution(Layer):
         batch = x.shape[: -(rank_of(self) + 1)]
         if len(batch) != 1:
             x = x.reshape(math.prod(batch), *x.shape[len(batch) :])
+        rank, last = rank_of(self), x.ndim - 1
+        kernel = gathered(kernel, x, {rank + is_turned: last}, out_sharding, {rank + 1 - is_turned: last})
         y = dtypes.add_bias(convolve(x, kernel), bias)
-        return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
+        return constrained(self, self.kernel, y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:]))
 
     def _masked(self, kernel: jax.Array) -> jax.Array:
         if self.mask is None:
@@ -238,7 +253,7 @@ class Conv(Convolution):
         sizes_of(self, "input_dilation", rank_of(self))
         _check_dilated(self, padding_of(self, Conv.paddings))
 
-    def __call__(self, inputs: jax.Array, out_sharding: jax.NamedSharding | jax.P | None = None) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
         """Convolves the input over its spatial axes.
 
         Args:
@@ -249,9 +264,12 @@ class Conv(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        return Convolution._apply(self, inputs, lambda x, kernel: Conv._convolve(self, x, kernel, out_sharding))
+        if out_sharding is None and inputs.ndim == rank_of(self) + 2:
+            out_sharding = result_sharding(self, self.kernel, inputs.ndim)
+        convolve = functools.partial(Conv._convolve, self, out_sharding)
+        return Convolution._apply(self, inputs, convolve, out_sharding)
 
-    def _convolve(self, x: jax.Array, kernel: jax.Array, out_sharding: jax.NamedSharding | jax.P | None) -> jax.Array:
+    def _convolve(self, out_sharding: OutSharding, x: jax.Array, kernel: jax.Array) -> jax.Array:
         padding = padding_of(self, Conv.paddings)
         if isinstance(padding, str) and padding in _PAD_MODES:
             x = jnp.pad(x, _fill(self, padding), mode=_PAD_MODES[padding])

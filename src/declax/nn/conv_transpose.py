@@ -97,7 +97,8 @@ class ConvTranspose(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        return Convolution._apply(self, inputs, functools.partial(ConvTranspose._convolve, self))
+        convolve = functools.partial(ConvTranspose._convolve, self)
+        return Convolution._apply(self, inputs, convolve, is_turned=self.transpose_kernel)
 
     def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         padding, strides = padding_of(self, ConvTranspose.paddings), sizes_of(self, "strides", rank_of(self))

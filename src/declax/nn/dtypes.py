@@ -10,6 +10,7 @@ import numpy as np
 
 from declax import errors
 from declax._typing import Dtype
+from declax.nn._gathering import gathered
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -142,6 +143,7 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     """
     if bias is None:
         return y
+    bias = gathered(bias, y, {0: y.ndim - 1})
     bias = bias.reshape((1,) * (y.ndim - 1) + (-1,))
     if y.dtype == bias.dtype:
         return y + bias

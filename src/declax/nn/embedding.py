@@ -15,11 +15,12 @@ from declax._fields.specifiers import KW_ONLY, field, static, variable
 from declax._typing import Dtype, Initializer
 from declax._variables.kinds import Param
 from declax._variables.metadata import EMPTY
-from declax._variables.placement import explicit_spec, make_spec, several
+from declax._variables.placement import explicit_spec, make_spec
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn._defaults import OutSharding, default_embed_init
+from declax.nn._gathering import constrained, gathered, result_sharding
 from declax.nn.layer import Layer
 
 
@@ -93,9 +94,12 @@ class Embed(Layer):
         (table,) = self.promote_dtype((table,), dtype=Embed._dtype_of(self, table), inexact=False)
         if self.num_embeddings == 1:
             inputs = jnp.zeros_like(inputs)
+        if out_sharding is None:
+            out_sharding = result_sharding(self, self.embedding, inputs.ndim + 1)
+        table = gathered(table, inputs, {}, out_sharding, {1: inputs.ndim})
         out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
         if out_sharding is None:
-            return jnp.take(table, inputs, axis=0)
+            return constrained(self, self.embedding, jnp.take(table, inputs, axis=0))
         return table.at[inputs].get(mode="fill", out_sharding=out_sharding)
 
     def attend(self, query: jax.Array, out_sharding: OutSharding = None) -> jax.Array:
@@ -117,6 +121,8 @@ class Embed(Layer):
         table = self.embedding.value
         query, table = self.promote_dtype((query, table), dtype=Embed._dtype_of(self, table))
         check_last_axis(self, "features", query, "query")
+        last = query.ndim - 1
+        table = gathered(table, query, {1: last}, out_sharding, {0: last})
         return jnp.dot(query, table.T, out_sharding=out_sharding)
 
     def _dtype_of(self, table: jax.Array) -> Dtype:
@@ -128,5 +134,4 @@ def _sharding_of_rows(table: jax.Array, inputs: jax.Array) -> jax.P | None:
     rows, columns = explicit_spec(inputs), explicit_spec(table)
     if rows is None or columns is None:
         return None
-    taken, wanted = ({axis for entry in entries for axis in several(entry)} for entries in (rows, columns[1:]))
-    return make_spec(*rows, None if taken & wanted else columns[1])
+    return make_spec(*rows, columns[1])

@@ -33,6 +33,7 @@ from declax._variables.placement import (
     sizes_of,
 )
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
+from declax.initializers import adapted, without_metadata
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn._defaults import default_kernel_init
@@ -203,24 +204,24 @@ class MoE(Layer):
         dtype=defer(_router_dtype)(dtype, param_dtype),
         param_dtype=param_dtype,
         precision=precision,
-        kernel_init=kernel_init,
+        kernel_init=defer(without_metadata)(kernel_init),  # names of axes are those of kernels of experts
         promote_dtype=promote_dtype,
     )
     up: Param[jax.Array] = variable(
         (num_experts, in_features, hidden_features),
-        initializer=defer(_OfEach)(kernel_init),
+        initializer=defer(adapted)(kernel_init, _OfEach),
         dtype=param_dtype,
         metadata=kernel_metadata,
     )
     down: Param[jax.Array] = variable(
         (num_experts, hidden_features, in_features),
-        initializer=defer(_OfEach)(kernel_init),
+        initializer=defer(adapted)(kernel_init, _OfEach),
         dtype=param_dtype,
         metadata=when(defer(bool)(down_kernel_metadata), down_kernel_metadata, kernel_metadata),
     )
     gate: Param[jax.Array] | None = variable(
         (num_experts, in_features, hidden_features),
-        initializer=defer(_OfEach)(kernel_init),
+        initializer=defer(adapted)(kernel_init, _OfEach),
         dtype=param_dtype,
         when=use_gate,
         metadata=kernel_metadata,

@@ -22,6 +22,7 @@ from declax.nn._defaults import OutSharding as OutSharding
 from declax.nn._defaults import default_bias_init as default_bias_init
 from declax.nn._defaults import default_embed_init as default_embed_init
 from declax.nn._defaults import default_kernel_init as default_kernel_init
+from declax.nn._gathering import constrained, gathered, result_sharding
 from declax.nn.layer import Layer
 
 
@@ -44,7 +45,9 @@ class Linear(Layer):
       promote_dtype: brings ``(inputs, kernel, bias)`` to one dtype.
       preferred_element_type: dtype in which the product accumulates.
       rngs: gives one key to the kernel, then one to the bias, from `params`.
-      kernel_metadata: metadata of the kernel.
+      kernel_metadata: metadata of the kernel, such as
+        ``{"out_sharding": ("embed", "mlp"), "act_names": ("batch", None, "mlp")}``: the names of its axes, and of those
+        of the output.
       bias_metadata: metadata of the bias.
 
     Raises:
@@ -93,9 +96,13 @@ class Linear(Layer):
         bias = None if self.bias is None else self.bias.value
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         check_last_axis(self, "in_features", x, size=kernel.shape[0])  # under shard_map, that of a part
+        last = x.ndim - 1
+        if out_sharding is None:
+            out_sharding = result_sharding(self, self.kernel, x.ndim)
+        kernel = gathered(kernel, x, {0: last}, out_sharding, {1: last})
         options = dtypes.product_options(out_sharding, self.preferred_element_type)
-        contract = (((x.ndim - 1,), (0,)), ((), ()))
-        return dtypes.add_bias(self.dot_general(x, kernel, contract, precision=self.precision, **options), bias)
+        y = self.dot_general(x, kernel, (((last,), (0,)), ((), ())), precision=self.precision, **options)
+        return constrained(self, self.kernel, dtypes.add_bias(y, bias))
 
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these

@@ -27,6 +27,7 @@ from declax.initializers import he_uniform, zeros
 from declax.nn import dtypes
 from declax.nn._checks import check_last_axis, field_of
 from declax.nn._defaults import OutSharding
+from declax.nn._gathering import gathered
 from declax.nn.contractions import LinearGeneral, sizes_of
 from declax.nn.layer import Layer
 from declax.nn.linear import Linear
@@ -137,7 +138,9 @@ class LoRA(Layer):
         """
         x, a, b = self.promote_dtype((x, self.lora_a.value, self.lora_b.value), dtype=self.dtype)
         check_last_axis(self, "in_features", x, "x")
-        y: jax.Array = x @ a @ b
+        last = x.ndim - 1
+        inner = x @ gathered(a, x, {0: last})
+        y: jax.Array = inner @ gathered(b, inner, {0: last})
         base: Any = self.base_module
         return y if base is None else y + base(x, **kwargs)
 

@@ -27,6 +27,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import NamedInitializer, normal, ones
 from declax.nn import dtypes
 from declax.nn._checks import axes_of, check_axes_type, field_of
+from declax.nn._gathering import gathered
 from declax.nn.layer import Layer
 
 
@@ -129,7 +130,7 @@ class WeightNorm(Layer):
             return unit.astype(dtypes.canonicalize_dtype(weight, dtype=self.dtype))
         if path not in self.scales:
             raise _new_param(self, "scales", path)
-        scale = self.scales[path]
+        scale = gathered(self.scales[path], weight, dict(enumerate(features)))
         dtype = dtypes.canonicalize_dtype(weight, scale, dtype=self.dtype)
         along = [weight.shape[axis] if axis in features else 1 for axis in range(weight.ndim)]
         with jax.numpy_dtype_promotion("standard"):  # a dtype that is given says what comes out
@@ -247,16 +248,19 @@ class SpectralNorm(Layer):
         """The weight, `u` and `sigma`."""
         if (*path, "u") not in self.batch_stats:
             raise _new_param(self, "batch_stats", path)
-        matrix, u = dtypes.promote_dtype((weight.reshape(-1, weight.shape[-1]), self.batch_stats[*path, "u"].value))
+        stored = weight.dtype
+        weight, u = dtypes.promote_dtype((weight, self.batch_stats[*path, "u"].value))
+        u, whole = gathered(u, u, {}), gathered(weight, weight, {})
+        matrix = whole.reshape(-1, whole.shape[-1])
         v = u  # which the first of the steps replaces
         for _ in range(self.n_steps):
             v = _unit(u @ matrix.T, None, self.epsilon)
             u = _unit(v @ matrix, None, self.epsilon)
         u, v = lax.stop_gradient(u), lax.stop_gradient(v)
         sigma = (v @ matrix @ u.T)[0, 0]
-        unit = (matrix / jnp.where(sigma != 0, sigma, 1)).reshape(weight.shape)
+        unit = weight / jnp.where(sigma != 0, sigma, 1)
         rounded = unit.astype(dtypes.canonicalize_dtype(unit, dtype=self.dtype))
-        return rounded.astype(weight.dtype), u, sigma
+        return rounded.astype(stored), u, sigma
 
 
 def _params(layer: Module, filter: Filter) -> dict[Path, jax.Array]:

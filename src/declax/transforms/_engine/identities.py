@@ -45,7 +45,7 @@ _MAX_OBJECTS: Final = 1000
 _MAX_DEPTH: Final = 6
 """How many objects are opened for one function, and how many within each other."""
 
-_CLOSED: Final = (str, bytes, float, complex, jax.Array, np.ndarray, types.BuiltinFunctionType)
+_CLOSED: Final = (str, bytes, float, complex, jax.Array, jax.core.Tracer, np.ndarray, types.BuiltinFunctionType)
 
 
 class Held(NamedTuple):
@@ -202,6 +202,8 @@ def _parts_of(held: Held, used: Collection[str] | None) -> Iterator[Held]:
             content = _attribute(value, name)
             if content is not MISSING:
                 yield held._replace(path=f"{held.path}.{name}", value=content, owners=(*held.owners, value))
+    elif issubclass(cls, (type, types.ModuleType)):
+        return  # of a library
     elif cls.__module__ in _OPENED or hasattr(cls, "__contains__"):
         parts = value if cls in (list, tuple, deque) else gc.get_referents(value)
         yield from (
