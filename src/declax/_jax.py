@@ -90,10 +90,17 @@ def is_placed(value: Any) -> bool:
     made_by = getattr(value, "parent", None)
     if made_by is None:
         return False
-    name = made_by.primitive.name
-    if name == "device_put":
-        return any(isinstance(to, jax.sharding.Sharding) for to in made_by.params["devices"])
-    return name in {"sharding_constraint", "reshard"}
+    if made_by.primitive.name == "device_put" and made_by.params["devices"] == (jax.memory.Space.Host,):
+        return is_placed(made_by.in_tracers[0])  # which is put back to the memory of the value that it replaces
+    return made_by.primitive.name in {"sharding_constraint", "reshard"} or is_moved(value)
+
+
+def is_moved(value: Any) -> bool:
+    """Whether a traced value is the result of a move to a sharding, which says in which memory it is."""
+    made_by = getattr(value, "parent", None)
+    if made_by is None or made_by.primitive.name != "device_put":
+        return False
+    return any(isinstance(to, jax.sharding.Sharding) for to in made_by.params["devices"])
 
 
 def unflatten_one(cls: type, auxiliary: Any, children: list[Any]) -> Any:
@@ -207,14 +214,19 @@ _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
 # `jax.extend.core` has these classes too, but importing it loads Pallas, which takes as long as half of declax.
 
 
-def primitives_of(jaxpr: Any) -> Iterator[str]:
-    """The names of the primitives of a program of JAX, and of the programs inside of it."""
+def equations_of(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a program of JAX, and of the programs inside of it."""
     waiting = [jaxpr]
     while waiting:
         for equation in getattr(waiting.pop(), "eqns", ()):
-            yield equation.primitive.name
+            yield equation
             for value in equation.params.values():
                 waiting += value if isinstance(value, (list, tuple)) else (value,)
+
+
+def primitives_of(jaxpr: Any) -> Iterator[str]:
+    """The names of the primitives of a program of JAX, and of the programs inside of it."""
+    return (equation.primitive.name for equation in equations_of(jaxpr))
 
 
 def value_of(var: Any, values: Mapping[Any, Any]) -> Any:

@@ -236,7 +236,8 @@ def test_a_model_that_exists_moves_to_a_mesh(mesh, shardings):
     assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(pair))
     if mesh is MESH:
         x = jnp.ones((16, 64))
-        np.testing.assert_allclose(float(dx.jit(step)(*pair, x)), float(dx.jit(step)(*alone, x)), rtol=1e-5)
+        split = jax.device_put(x, NamedSharding(mesh, P("data")))
+        np.testing.assert_allclose(float(dx.jit(step)(*pair, split)), float(dx.jit(step)(*alone, x)), rtol=1e-5)
 
 
 def test_from_one_mesh_to_another():

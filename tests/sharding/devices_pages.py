@@ -7,7 +7,7 @@ import pytest
 from fenced import ON_EIGHT_DEVICES, ROOT
 from test_docs import run_page
 
-ON_ANY = [ROOT / "docs" / f"{name}.md" for name in ("parallel", "processes", "recipes")]
+ON_ANY = [ROOT / "docs" / f"{name}.md" for name in ("offload", "parallel", "processes", "recipes")]
 
 
 @pytest.mark.parametrize("path", [*ON_ANY, *ON_EIGHT_DEVICES], ids=lambda path: str(path.relative_to(ROOT)))

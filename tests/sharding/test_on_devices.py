@@ -12,8 +12,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 DEVICES = 8
 
-LONG = {"devices_explicit.py", "devices_layers.py", "devices_moe.py"}
-"""Files that compile a program for each of many layers."""
+LONG = {"devices_explicit.py", "devices_layers.py", "devices_moe.py", "devices_offload.py"}
+"""Files that compile a program for each of many layers or optimizers."""
 
 
 EXACT = {"devices_by_leaf.py"}

@@ -475,6 +475,63 @@ def test_a_plan_needs_a_mesh_and_jit_needs_devices():
     assert caught.value.fix.startswith("in_shardings=plan.on(mesh)")
 
 
+# --- memory ----------------------------------------------------------------------------
+
+
+def run_of():
+    model = Net(64, 256, 3, rngs=dx.Rngs(0))
+    return {"model": model, "optimizer": dx.Optimizer(model, optax.adam(1e-3))}
+
+
+HOST = {dx.OptVariable: "pinned_host"}
+
+
+def test_filters_say_which_memory_holds_an_array():
+    shapes = dx.eval_shape(run_of)
+    made = dx.plan(shapes, MESH, dx.fsdp, rules=RULES, memory=HOST)
+    in_host = [entry for entry in made.entries if entry.memory_kind == "pinned_host"]
+    assert [entry for entry in made.entries if "mu" in entry.path or "nu" in entry.path] == in_host
+    assert len(in_host) == 2 * len(made.part("model"))
+    assert f"{sum(entry.nbytes for entry in in_host) / 1000:.1f} KB of these in pinned_host" in str(made)
+    without = dx.plan(shapes, MESH, dx.fsdp, rules=RULES)
+    assert {entry.memory_kind for entry in without.entries} == {"device"}
+    assert [entry.spec for entry in made.entries] == [entry.spec for entry in without.entries]
+
+    def in_device_memory(made):
+        found = (entry for entry in made.entries if entry.memory_kind == "device")
+        return {key for entry in found for key in ("mu", "nu") if key in entry.path}
+
+    first = dx.plan(shapes, MESH, rules=RULES, memory={dx.PathContains("nu"): "device", **HOST})
+    assert in_device_memory(first) == {"nu"}
+    assert in_device_memory(dx.plan(shapes, MESH, made, memory={dx.PathContains("mu"): "device"})) == {"mu"}
+
+
+def test_a_memory_that_cannot_be_planned():
+    shapes = dx.eval_shape(run_of)
+    with pytest.raises(ShardingError, match="the filter BatchStat selects nothing"):
+        dx.plan(shapes, MESH, rules=RULES, memory={dx.BatchStat: "pinned_host"})
+    with pytest.raises(ShardingError, match="the filter OptVariable selects nothing"):
+        dx.plan(shapes, MESH, rules=RULES, memory={dx.OptState: "pinned_host", **HOST})
+    with pytest.raises(ShardingError, match="the devices have no such memory") as caught:
+        dx.plan(shapes, MESH, rules=RULES, memory={dx.OptVariable: "pined_host"})
+    assert caught.value.fix == "did you mean 'pinned_host'?"
+    with pytest.raises(ShardingError, match="the devices have no such memory"):
+        dx.plan(shapes, MESH, rules=RULES, memory={dx.OptVariable: 5})
+    with pytest.raises(ShardingError, match="these are not kinds of memory by filter"):
+        dx.plan(shapes, MESH, rules=RULES, memory="pinned_host")
+
+
+def test_a_plan_knows_the_axes_of_the_batch():
+    shapes = dx.eval_shape(run_of)
+    made = dx.plan(shapes, MESH, dx.fsdp, rules=RULES)
+    assert made.batch_axes == made.part("model").batch_axes == ("data",)
+    table = made.to_table()
+    assert type(made).from_table("here", table).batch_axes == ("data",)
+    del table["batch_axes"]  # as in older files
+    assert type(made).from_table("here", table).batch_axes == ()
+    assert dx.plan(shapes, MESH, rules=RULES).batch_axes == ()
+
+
 # --- bytes, and large models -------------------------------------------------------------------
 
 

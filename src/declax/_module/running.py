@@ -26,7 +26,7 @@ from declax._modes import has_named_scopes
 from declax._module.left_out import use_of_none
 from declax._typing import INTERNAL_KEYS, Path
 from declax._variables.donation import note_deleted
-from declax._variables.placement import explicit_spec
+from declax._variables.placement import explicit_spec, is_on_host
 from declax._variables.policy import POLICY, Policy
 from declax._variables.variable import Variable
 from declax.errors import DeclaxError, LayerError, LayerWarning, format_path, note_part, type_name
@@ -163,6 +163,8 @@ def _note_module(error: Exception, module: Any) -> None:
         return
     if inner is None and type(error).__name__ == "ShardingTypeError":
         _note_splits(error, module)
+    if inner is None and type(error) is ValueError and str(error).startswith("memory_space of all inputs"):
+        _note_host_memory(error, module)
     if inner is not None:
         path = (*(path_in(module, inner) or _deep_path_in(module, inner) or (type_name(type(inner)),)), *path)
     error.__dict__[_RUNNING] = module, path
@@ -187,6 +189,16 @@ def _note_deleted(error: Exception, module: Any) -> None:
     if not isinstance(error, DeclaxError):
         binding = bind(module)
         note_deleted(error, module, zip(binding.graphdef.definition.paths, binding.read(), strict=True))
+
+
+def _note_host_memory(error: Exception, module: Any) -> None:
+    """Adds the arrays of a layer that are in host memory to an error of JAX about arrays of two memories."""
+    names = [repr(name) for name, held in vars(module).items() if isinstance(held, Variable) and is_on_host(held.value)]
+    if names:
+        error.add_note(
+            f"{type_name(type(module))}: {', '.join(names)} in host memory, where no device computes; "
+            "call a copy of the model in device memory: jax.device_put(model, jax.memory.Space.Device)(x)"
+        )
 
 
 def _note_splits(error: Exception, module: Any) -> None:

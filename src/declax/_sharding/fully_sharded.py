@@ -14,6 +14,7 @@ from declax._filters import PathIn
 from declax._graph.api import state as state_of
 from declax._graph.iteration import iter_graph
 from declax._sharding.declared import shardings_of_leaves
+from declax._sharding.plan_entries import FSDP
 from declax._sharding.whole import Whole, warn_of_whole
 from declax._state.states import State
 from declax._text.arrays import measure, shape_text
@@ -103,7 +104,7 @@ def fsdp(
         elif not is_split:
             reasons[path] = f"replicated: fewer than {min_size} elements"
         if entries != before:
-            reasons[path] = "fsdp"
+            reasons[path] = FSDP
         while entries and entries[-1] is None:
             entries.pop()
         paths.setdefault(make_spec(*entries), []).append(path)
@@ -112,7 +113,7 @@ def fsdp(
     rest = make_spec()
     labels = {PathIn(*found): spec for spec, found in paths.items() if spec != rest} | {...: rest}
     return StateSharding(
-        {f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()}, reasons
+        {f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()}, reasons, axes
     )
 
 

@@ -18,8 +18,10 @@ from declax._module.module import Module
 from declax._sharding.agreement import check_same_program
 from declax._sharding.by_leaf import run_by_leaf
 from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
+from declax._sharding.plan_entries import FSDP
 from declax._sharding.plans import mesh_of_plan
 from declax._state.states import State
+from declax._variables.batch_axes import note_batch_axes
 from declax._variables.drawing import apart
 from declax._variables.placement import (
     AnyMesh,
@@ -30,6 +32,7 @@ from declax._variables.placement import (
     put,
     sharding_rules,
 )
+from declax._variables.variable import Variable
 from declax.transforms._engine.commit import write
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
@@ -104,13 +107,19 @@ def init_sharded(
     (2, 4)
     """
     function = _maker(make)
+    placing: list[StateSharding | None] = []
 
     def made() -> Any:  # the arguments are captured: numbers are sizes, and not traced
         later = Rules(sharding_rules._current.get().pairs, "later")
         # What does not fit the mesh is found below, with its path, or has other shardings.
         with sharding_rules(later), apart(True):
             result = function(*args, **kwargs)
-        _place(result, shardings)
+        placing.append(_place(result, shardings))
+        return result
+
+    def noted(result: Any) -> Any:
+        for labels in placing[:1]:
+            _note_batch_axes(result, labels)
         return result
 
     mesh = mesh_of_plan(shardings) if mesh is None else mesh
@@ -127,14 +136,14 @@ def init_sharded(
                 fix='dx.init_sharded(make, mesh=jax.make_mesh((8,), ("data",)))',
             )
         if _jax.current_trace() is not _jax.TOP or _jax.is_jit_disabled():  # there is nothing to compile here
-            return jit(made)()
+            return noted(jit(made)())
         devices = jax.sharding.get_mesh()
 
         def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
             check_same_program("init_sharded", program, arguments, devices)
             return run_by_leaf(program, arguments, devices)
 
-        return jit(made).trace().interpreted(run)()
+        return noted(jit(made).trace().interpreted(run)())
 
 
 def _maker(make: Any) -> Callable[..., Any]:
@@ -169,8 +178,8 @@ def _with_devices(mesh: Any) -> jax.sharding.Mesh:
     )
 
 
-def _place(result: Any, shardings: Shardings) -> None:
-    """Constrains each array of a model, while JAX traces."""
+def _place(result: Any, shardings: Shardings) -> StateSharding | None:
+    """Constrains each array of a model, while JAX traces; returns the labels that decided."""
     mesh = context_mesh()
     assert mesh is not None  # init_sharded has checked it
     labels = labels_of("init_sharded", shardings, result, mesh)
@@ -180,6 +189,17 @@ def _place(result: Any, shardings: Shardings) -> None:
         raise _makes_no_model(result, None)
     places = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
     write(binding, tuple(range(len(values))), jax.tree.map(_put, values, places))
+    return labels
+
+
+def _note_batch_axes(made: Any, labels: StateSharding | None) -> None:
+    """Records, of the Variables that `fsdp` has split, along which axes it expects the batch."""
+    if labels is None or not labels.batch_axes:
+        return
+    binding, reasons = bind(made), labels.reasons or {}
+    for path, variable in zip(binding.graphdef.definition.paths, binding.cells, strict=True):
+        if reasons.get(path) == FSDP and isinstance(variable, Variable):
+            note_batch_axes(variable, labels.batch_axes)
 
 
 def _put(value: Any, sharding: jax.NamedSharding) -> Any:

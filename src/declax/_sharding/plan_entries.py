@@ -18,6 +18,9 @@ from declax.errors import ShardingError, format_path
 DEVICE = "device"
 """The memory of a device, whatever its name there."""
 
+FSDP = "fsdp"
+"""The reason of an array that is split along the axes of the batch too."""
+
 
 @dataclass(frozen=True)
 class PlanEntry:

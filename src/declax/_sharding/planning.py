@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from declax._graph.api import state as state_of
 from declax._graph.nodes import plain_key
 from declax._random.streams import Rngs
 from declax._sharding.declared import Shardings, labels_of, names_of_leaves, resolve_leaves, unused_rules
+from declax._sharding.memory_kinds import MemoryKinds
 from declax._sharding.plan_entries import DEVICE, PlanEntry, count_of, without_rest
 from declax._sharding.plans import Plan, abstract_mesh
 from declax._sharding.whole import Whole, warn_of_whole
@@ -53,6 +55,7 @@ def plan(
     strategy: Shardings = None,
     *,
     rules: AxisRules | None = None,
+    memory: Mapping[Any, str] | None = None,
 ) -> Plan:
     """The plan of a model on a mesh: where each array is, why, and its bytes on each device. No device is needed.
 
@@ -64,13 +67,15 @@ def plan(
       strategy: where arrays belong: a function of the model, such as `fsdp`; a `StateSharding`, or a plan. None for
         where they are, if that is such a mesh, or else where their Variables declare.
       rules: as for `sharding_rules`; None for the rules of the context.
+      memory: for some filters the kind of memory that holds their Variables, such as
+        ``{dx.OptVariable: "pinned_host"}``; the first match decides. Others are where the strategy says.
 
     Returns:
       The plan. Print it, or give it to `init_sharded`, `load` and `jit`.
 
     Raises:
-      ShardingError: there is no mesh, or no array; declared names or a plan do not fit the mesh; or a rule is a near
-        miss of a declared name.
+      ShardingError: there is no mesh, or no array; declared names or a plan do not fit the mesh; a rule is a near miss
+        of a declared name; or `memory` has a filter that selects nothing, or a kind that the devices do not have.
 
     Warns:
       ReplicationWarning: declared names split some arrays, and large ones that are whole on each device have more than
@@ -86,7 +91,8 @@ def plan(
     devices = _mesh(model, mesh)
     with contextlib.nullcontext() if rules is None else sharding_rules(rules):
         labels = labels_of("plan", strategy, model, devices)
-        rows = rows_of("plan", model, devices, labels, lambda path, array: own_sharding(array, devices))
+        kinds = None if memory is None else MemoryKinds(memory, devices)
+        rows = rows_of("plan", model, devices, labels, lambda path, array: own_sharding(array, devices), kinds)
         unused = unused_rules(names_of_leaves(state_of(model).definition))
     if not rows:
         raise ShardingError(
@@ -96,7 +102,9 @@ def plan(
             got=describe(model),
             fix="dx.plan(dx.eval_shape(lambda: Model(rngs=dx.Rngs(0))), mesh)",
         )
-    made = Plan([entry for entry, _ in rows], devices, unused)
+    if kinds is not None:
+        kinds.check_all_select()
+    made = Plan([entry for entry, _ in rows], devices, unused, () if labels is None else labels.batch_axes)
     if labels is None or labels.reasons is None:  # `fsdp` has warned
         _warn_of_replicated(made)
     return made
@@ -152,7 +160,12 @@ def own_sharding(array: Any, mesh: AnyMesh) -> NamedSharding | None:
 
 
 def rows_of(
-    where: str, model: Any, mesh: AnyMesh, labels: StateSharding | None, held: Held
+    where: str,
+    model: Any,
+    mesh: AnyMesh,
+    labels: StateSharding | None,
+    held: Held,
+    memory: MemoryKinds | None = None,
 ) -> list[tuple[PlanEntry, Any]]:
     """An entry for each array of a model, and the Variable that holds it.
 
@@ -177,7 +190,10 @@ def rows_of(
             reason = "placed" if there(path, array) else _reason(path, leaf_def, variable, labels, texts)
             if not any(map(names_of_entry, sharding.spec)) and not reason.startswith(("placed", "replicated")):
                 reason = f"replicated: {reason}"
-            rows.append((entry_of((*path, *map(plain_key, keys)), array, sharding, reason), variable))
+            entry = entry_of((*path, *map(plain_key, keys)), array, sharding, reason)
+            if memory is not None:
+                entry = replace(entry, memory_kind=memory.kind_of(path, variable, entry.memory_kind))
+            rows.append((entry, variable))
     return rows
 
 

@@ -59,13 +59,20 @@ class Plan(StateSharding):
     entries: tuple[PlanEntry, ...]
     unused_rules: tuple[str, ...]
 
-    def __init__(self, entries: Sequence[PlanEntry], mesh: AnyMesh, unused_rules: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        entries: Sequence[PlanEntry],
+        mesh: AnyMesh,
+        unused_rules: Sequence[str] = (),
+        batch_axes: Sequence[str] = (),
+    ) -> None:
         paths: dict[tuple[PartitionSpec, str], list[Path]] = {}
         for entry in entries:
             paths.setdefault((entry.spec, entry.memory_kind), []).append(entry.path)
         super().__init__(
             {PathIn(*found): _sharding(mesh, spec, kind) for (spec, kind), found in paths.items()},
             {entry.path: entry.reason for entry in entries},
+            batch_axes,
         )
         vars(self).update(mesh=mesh, entries=tuple(entries), unused_rules=tuple(unused_rules))
 
@@ -138,7 +145,7 @@ class Plan(StateSharding):
                 got=str(sizes_of(mesh)),
                 fix="dx.plan(model, mesh, strategy)        # a plan of this mesh",
             )
-        return Plan(self.entries, mesh, self.unused_rules)
+        return Plan(self.entries, mesh, self.unused_rules, self.batch_axes)
 
     def part(self, *keys: Any) -> Plan:
         """The plan of a part, such as ``plan.part("optimizer")`` of that of a dict of a model and its optimizer.
@@ -152,7 +159,8 @@ class Plan(StateSharding):
             raise MissingKeyError(
                 "Plan.part", "there is no such part", got=format_path(keys), expected=", ".join(starts)
             )
-        return Plan([replace(entry, path=entry.path[len(keys) :]) for entry in found], self.mesh, self.unused_rules)
+        entries = [replace(entry, path=entry.path[len(keys) :]) for entry in found]
+        return Plan(entries, self.mesh, self.unused_rules, self.batch_axes)
 
     def compare(self, other: Plan, /) -> PlanDifference:
         """What changes if a run with this plan resumes with another one.
@@ -205,6 +213,7 @@ class Plan(StateSharding):
             "mesh": sizes_of(self.mesh),
             "arrays": [entry.to_table() for entry in self.entries],
             "unused_rules": list(self.unused_rules),
+            "batch_axes": list(self.batch_axes),
         }
 
     @staticmethod
@@ -218,10 +227,11 @@ class Plan(StateSharding):
             mesh = abstract_mesh(table["mesh"])
             entries = [entry_of_table(array) for array in table["arrays"]]
             unused = [str(name) for name in table["unused_rules"]]
+            batch = [str(name) for name in table.get("batch_axes", ())]  # which older files do not have
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"[:200]
             raise ShardingError(where, "this is not a plan", got=got, fix="plan.write(path)") from None
-        return Plan([measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused)
+        return Plan([measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused, batch)
 
     # --- applied to a model ---
 

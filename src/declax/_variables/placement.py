@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.experimental.layout import Format
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from declax import _jax, errors
 from declax._modes import Default, Mode
@@ -559,10 +559,10 @@ def beside(old: Any, new: Any, metadata: Metadata = EMPTY) -> Any:
     if not is_committed(old) or isinstance(new, Tracer) or not isinstance(new, (jax.Array, np.ndarray)):
         if isinstance(old, Tracer) and isinstance(new, (jax.Array, np.ndarray)) and new.shape != old.shape:
             _report_traced(new, metadata)
-        return new
+        return _kept_in_memory(old, new)
     there, own = old.sharding, getattr(new, "sharding", None) if is_committed(new) else None
     is_whole = own is not None and own.is_fully_replicated and own.device_set == there.device_set
-    if own == there or not (own is None or is_whole):
+    if own == there or not (own is None or (is_whole and not is_in_host_memory(own))):
         return new
     return jax.device_put(new, there) if new.shape == old.shape else placed("set_value", new, metadata)
 
@@ -572,7 +572,7 @@ def within(old: jax.Array, new: Any) -> Any:
     if isinstance(old, Tracer):
         there, here = (jax.typeof(value).sharding for value in (old, new))
         is_explicit = AxisType.Explicit in there.mesh.axis_types
-        return reshard(new, there) if is_explicit and here != there else new
+        return _kept_in_memory(old, reshard(new, there) if is_explicit and here != there else new)
     if not is_committed(old) or isinstance(new, Tracer) or getattr(new, "sharding", None) == old.sharding:
         return new
     is_elsewhere = is_committed(new) and new.sharding.device_set != old.sharding.device_set
@@ -589,7 +589,7 @@ def alike(value: jax.Array, other: Any) -> jax.Array:
         return value
     # XLA splits the operands of a select alike. The barrier keeps it from seeing that it always takes the value.
     never = _barrier(jnp.zeros((), bool))
-    return jnp.where(never, other.astype(value.dtype), value)
+    return jnp.where(never, in_device_memory(other).astype(value.dtype), value)
 
 
 def explicit_spec(value: jax.Array) -> PartitionSpec | None:
@@ -626,18 +626,60 @@ def put(value: Any, sharding: NamedSharding | Format) -> Any:
         is_there = is_abstract or getattr(value, "sharding", None) == sharding
         return value if is_there else jax.device_put(value, sharding)
     is_constrained = isinstance(sharding, Format) or not _is_explicit(target)
-    moved = _constrain(value, sharding) if is_constrained else reshard(value, target)
+    moved = _constrain(value, sharding) if is_constrained else reshard(value, NamedSharding(target.mesh, target.spec))
     return jax.device_put(moved, jax.memory.Space.Host) if is_in_host_memory(target) else moved  # constraints drop it
 
 
-def is_in_host_memory(sharding: NamedSharding) -> bool:
+def is_in_host_memory(sharding: Sharding) -> bool:
     """Whether a sharding is in the memory of the host, and not in that of its devices."""
-    mesh, kind = sharding.mesh, sharding.memory_kind
-    if kind is None or "host" not in kind:
-        return False
-    devices = mesh.devices.flat if isinstance(mesh, Mesh) else ()
-    local = next((device for device in devices if device.process_index == jax.process_index()), None)
-    return local is None or kind != local.default_memory().kind
+    kind = sharding.memory_kind
+    return kind is not None and "host" in kind and kind != _memory_of_devices(sharding)
+
+
+def _memory_of_devices(sharding: Sharding) -> str | None:
+    """The name of the memory with which the devices of a sharding compute; None without a device of this process."""
+    if isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        return None
+    devices: Any = sharding.addressable_devices  # jax leaves them without types
+    return next((str(device.default_memory().kind) for device in devices), None)
+
+
+def is_on_host(value: Any) -> bool:
+    """Whether an array, traced or not, is in the memory of the host, where devices do not compute with it."""
+    if isinstance(value, Tracer):
+        return getattr(jax.typeof(value), "memory_space", None) is jax.memory.Space.Host
+    return isinstance(value, jax.Array) and is_in_host_memory(value.sharding)
+
+
+def in_device_memory(tree: T) -> T:
+    """A tree whose arrays are where devices compute with them; the tree itself if none is in the memory of the host."""
+    return jax.tree.map(_to_device, tree) if any(map(is_on_host, jax.tree.leaves(tree))) else tree
+
+
+def _to_device(value: Any) -> Any:
+    if not is_on_host(value):
+        return value
+    if isinstance(value, Tracer):
+        return jax.device_put(value, jax.memory.Space.Device)
+    return jax.device_put(value, value.sharding.with_memory_kind(_memory_of_devices(value.sharding)))
+
+
+def in_memory_of(old: Any, new: T) -> T:
+    """A new value, or a tree of the same structure, in the memory of the host where the old one is there."""
+    return jax.tree.map(_to_memory_of, old, new) if any(map(is_on_host, jax.tree.leaves(old))) else new
+
+
+def _kept_in_memory(old: Any, new: T) -> T:
+    """A new value in the memory of the host where a traced one is that it replaces, unless the user has moved it."""
+    return in_memory_of(old, new) if isinstance(old, Tracer) and not _jax.is_moved(new) else new
+
+
+def _to_memory_of(old: Any, new: Any) -> Any:
+    if not is_on_host(old) or is_on_host(new):
+        return new
+    if isinstance(new, Tracer) or isinstance(old, Tracer):
+        return jax.device_put(new, jax.memory.Space.Host)
+    return jax.device_put(new, jnp.asarray(new).sharding.with_memory_kind(old.sharding.memory_kind))
 
 
 def _is_explicit(sharding: NamedSharding) -> bool:

@@ -14,7 +14,7 @@ from declax._graph.api import merge, split
 from declax._graph.differences import Differing, first_differing
 from declax._graph.flattening import GraphDef
 from declax._graph.updating import update
-from declax._variables.placement import context_mesh, explicit_spec
+from declax._variables.placement import context_mesh, explicit_spec, in_device_memory
 from declax.errors import TransformError, describe
 from declax.nn.stacking import Stacked, _Fixed
 from declax.transforms._engine.names import joined
@@ -86,7 +86,7 @@ def pipeline(
             program = _program(*key)
         except TypeError:  # an argument, or a layer, that has no hash
             program = _program.__wrapped__(*key)
-        y, written = program(leaves, x, arrays)
+        y, written = program(in_device_memory(leaves), x, arrays)
         if written:
             update(stack, jax.tree.unflatten(tree, [written.get(i, leaf) for i, leaf in enumerate(leaves)]))
         result: X = y

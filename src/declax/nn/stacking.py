@@ -30,6 +30,7 @@ from declax._tree.read_only import ReadOnly
 from declax._typing import MISSING, Path
 from declax._variables.kinds import RngCount
 from declax._variables.lost_writes import trace_of
+from declax._variables.placement import in_device_memory, in_memory_of
 from declax._variables.variable import Variable
 from declax._variables.variable import _set_trace as set_trace_token
 from declax.errors import LayerError, describe
@@ -205,6 +206,7 @@ class Stacked(Module, Generic[M]):
         return found
 
     def _scan(self, f: Callable[..., Any], axes: tuple[Any, ...]) -> Callable[..., Any]:
+        f = _in_device_memory(f)  # in what is recomputed too, so that the gradient moves each layer again
         if self.remat is not False:
             policy = None if self.remat is True else self.remat
             f = rematerialized(f, policy=policy, prevent_cse=False)  # the loop keeps what is computed apart
@@ -307,6 +309,27 @@ _ARRAYS = (Kind.LEAF, Kind.REF)
 def _run(fixed: _Fixed, layer: Any, x: Any, arrays: Any) -> tuple[Any, None]:
     args, kwargs = fixed.put(arrays)
     return layer(x, *args, **kwargs), None
+
+
+def _in_device_memory(f: Callable[..., X]) -> Callable[..., X]:
+    """A function of a layer that finds the layer's arrays in device memory; afterwards they are where they were."""
+
+    @functools.wraps(f)
+    def run(layer: Any, *args: Any) -> X:
+        moved = [
+            (variable, kept, here)
+            for variable in _variables(layer)
+            if (here := in_device_memory(kept := variable.raw_value)) is not kept
+        ]
+        for variable, _, here in moved:
+            variable.set_raw_value(here)
+        result = f(layer, *args)
+        for variable, kept, here in moved:
+            now = variable.raw_value
+            variable.set_raw_value(kept if now is here else in_memory_of(kept, now))
+        return result
+
+    return run
 
 
 EXAMPLE: Final = "dx.Stacked(lambda rngs: Block(rngs=rngs), 12, rngs=rngs)"

@@ -21,7 +21,7 @@ from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._typing import Path, PyTree, T
 from declax._variables.metadata import AXES, OPTIMIZER_AXES, Metadata
-from declax._variables.placement import alike, placed
+from declax._variables.placement import alike, in_memory_of, placed
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import branches_of
 
@@ -175,7 +175,7 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     if metadata.axes is not None:
         value = placed(errors.format_path(leaf.path), value, metadata)
     if value is unplaced:
-        value = alike(value, parameter)
+        value = in_memory_of(parameter, alike(value, parameter))
     return new_variable(OptVariable, value, metadata, _jax.current_trace())
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from declax import _jax, errors
 from declax._filters import Filter
 from declax._state.states import State
-from declax._variables.placement import devices_along_batch, explicit_spec
+from declax._variables.placement import devices_along_batch, explicit_spec, in_device_memory
 from declax._variables.selection import is_trainable
 from declax.transforms._engine.prefixes import Carry
 from declax.transforms.abstract import eval_shape
@@ -102,7 +102,7 @@ def accumulate(
         @scan(in_axes=(Carry, 0), out_axes=Carry)
         def add(carry: Any, number: jax.Array) -> Any:
             model, total = carry
-            return model, jax.tree.map(jnp.add, total, compute(model, _part(parts, number)))
+            return model, jax.tree.map(jnp.add, total, in_device_memory(compute(model, _part(parts, number))))
 
         _, total = add((model, zeros), jnp.arange(steps))
         mean: tuple[jax.Array, Any] = jax.tree.map(lambda x: x / steps, total)

@@ -18,6 +18,7 @@ from declax._graph.binding import bind, bind_and_read
 from declax._graph.unflattening import build
 from declax._state.states import State
 from declax._variables.donation import note_deleted
+from declax._variables.placement import in_device_memory, in_memory_of
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import Branch, branches_of, find
 from declax.training._comparison import difference, resized, shape_of
@@ -161,9 +162,10 @@ class EMA(Pytree, Generic[M]):
 
 
 def _average(decay: float, old: Any, new: Any) -> Any:
-    if not jnp.issubdtype(jnp.result_type(new), jnp.inexact):
-        return new
-    return jnp.asarray(decay * old + (1.0 - decay) * new, jnp.result_type(old))
+    here, value = in_device_memory((old, new))
+    if jnp.issubdtype(jnp.result_type(new), jnp.inexact):
+        value = jnp.asarray(decay * here + (1.0 - decay) * value, jnp.result_type(old))
+    return in_memory_of(old, value)
 
 
 def _variables_of(state: State[Any]) -> list[Variable[Any]]:

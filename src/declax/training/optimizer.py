@@ -22,6 +22,7 @@ from declax._state.definition import StateDef, raw_of
 from declax._state.states import FlatState, State, make_state
 from declax._typing import MISSING, Path, PyTree
 from declax._variables.donation import note_deleted
+from declax._variables.placement import in_device_memory, in_memory_of
 from declax._variables.selection import is_trainable
 from declax._variables.variable import Variable
 from declax.training._comparison import difference, resized, shape_of
@@ -85,7 +86,7 @@ class Optimizer(Pytree, Generic[M]):
                 fix=advise_param(model, wrt),
             )
         with jax.numpy_dtype_promotion("standard"):  # which optax needs
-            tree = tx.init(parameters)
+            tree = tx.init(in_device_memory(parameters))
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self._tx = StaticTransformation(tx)
         self._wrt = static(wrt)
@@ -141,9 +142,13 @@ class Optimizer(Pytree, Generic[M]):
         before = self._layout.unflatten(map(raw_of, slots))
         tx: Any = self.tx  # optax types its trees so that no State is one
         try:
+            here, state, moved = map(in_device_memory, (parameters, before, gradients))
             with jax.numpy_dtype_promotion("standard"):  # which optax needs
-                updates, after = tx.update(gradients, before, parameters, **extra)
-                applied: Any = optax.apply_updates(parameters, updates)
+                updates, after = tx.update(moved, state, here, **extra)
+                applied: Any = optax.apply_updates(here, updates)
+            applied = in_memory_of(parameters, applied)
+            if jax.tree.structure(after) == self._layout.treedef:
+                after = in_memory_of(before, after)
         except RuntimeError as error:  # of JAX
             for owner, state in (model, parameters), (grads, gradients), (self, state_of(self)):
                 note_deleted(error, owner, zip(state.paths, state.leaves, strict=True))
@@ -211,7 +216,8 @@ class Optimizer(Pytree, Generic[M]):
             if isinstance(kept, Variable):
                 kept.set_raw_value(kept.raw_value)  # raises if it belongs to another trace
         update_graph(model, parameters)
-        self.step.set_raw_value(self.step.raw_value + jnp.uint32(1))
+        step = self.step.raw_value
+        self.step.set_raw_value(in_memory_of(step, in_device_memory(step) + jnp.uint32(1)))
         if variables is None:
             for slot, value in zip(slots, jax.tree.leaves(after), strict=True):
                 slot.set_raw_value(value)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from declax._graph.api import Caller, call
 from declax._graph.flattening import GraphDef
 from declax._state.states import State
+from declax._variables.placement import in_device_memory, in_memory_of
 from declax.errors import GraphError, describe, type_name
 from declax.training._transformation import Transformation
 
@@ -90,8 +91,10 @@ class TrainState(FrozenTree, Generic[M]):
 
     def apply_gradients(self, grads: State[Any], **changes: Any) -> Self:
         """The state after a step with these gradients; `changes` are of further fields."""
-        updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
-        params = jax.tree.map(_updated, self.params, updates)
+        moved, state, here = map(in_device_memory, (grads, self.opt_state, self.params))
+        updates, opt_state = self.tx.update(moved, state, here)
+        params = in_memory_of(self.params, jax.tree.map(_updated, here, updates))
+        opt_state = in_memory_of(self.opt_state, opt_state)
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **changes)
 
 

@@ -7,7 +7,7 @@ trace it, run it, commit. A miss is None at each of these steps.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Self, TypeVar, Unpack, cast, overload
 
 import jax
@@ -275,8 +275,11 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         batch = SplitBatch() if held is None else split_batch(call)
         program = Program(function, structure, donation, self._options, placed, self._traces, held, batch)
         if held is not None and not self._has_warned:
-            given = () if labels is None else labels.leaves
-            self._has_warned = warn_of_unsplit_axes(program.name, call, given, lambda: program.trace(call).jaxpr)
+            of_leaves: Sequence[Any] = () if labels is None else labels.leaves
+            axes = set() if shardings is None else shardings.batch_axes
+            self._has_warned = warn_of_unsplit_axes(
+                program.name, call, of_leaves, axes, lambda: program.trace(call).jaxpr
+            )
         return program
 
     @property

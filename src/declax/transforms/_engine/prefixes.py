@@ -246,6 +246,12 @@ class Prefixes:
         numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         return [*spread(self.of_results, numbered, self._kind.names[1], self._kind.is_label).values()]
 
+    @property
+    def batch_axes(self) -> set[str]:
+        """The mesh axes along which labels of arguments expect the batch to be split."""
+        specs = jax.tree_util.tree_leaves(self.of_arguments, is_leaf=lambda value: is_spec(value, self._kind.is_label))
+        return {axis for spec in specs if isinstance(spec, StateSharding) for axis in spec.batch_axes}
+
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""
         is_label = self._kind.is_label
@@ -700,6 +706,7 @@ class StateSharding(StateLabels[Hashable]):
     Args:
       labels: for each filter a sharding or `PartitionSpec`, or None for leaves whose place JAX chooses.
       reasons: for some paths a reason, which `plan` shows.
+      batch_axes: the mesh axes along which the batch is split too, as `fsdp` expects it.
 
     Raises:
       TransformError: `labels` are not pairs of filters and labels.
@@ -711,15 +718,17 @@ class StateSharding(StateLabels[Hashable]):
     """
 
     reasons: Mapping[Path, str] | None
+    batch_axes: tuple[str, ...]
 
     def __init__(
         self,
         labels: Mapping[Any, Hashable] | Iterable[tuple[Filter, Hashable]],
         /,
         reasons: Mapping[Path, str] | None = None,
+        batch_axes: Sequence[str] = (),
     ) -> None:
         super().__init__(labels)
-        vars(self).update(reasons=reasons)
+        vars(self).update(reasons=reasons, batch_axes=tuple(batch_axes))
 
     def __eq__(self, other: object) -> bool:
         return (self.filters, self.labels) == (other.filters, other.labels) if type(other) is type(self) else False

@@ -16,6 +16,8 @@ from declax._variables.placement import (
     check_splits,
     context_mesh,
     is_committed,
+    is_in_host_memory,
+    is_on_host,
     make_spec,
     mesh_sizes,
     names_of_entry,
@@ -75,6 +77,8 @@ def explain_shardings(
         for label in results:
             if isinstance(label, PartitionSpec):
                 _check_result_spec(label, mesh)
+        if "Memory kinds passed to jax.jit" in str(error):
+            _check_memories(named_leaves(call), labels)
         if "does not match the sharding" in str(error):
             _check_places(named_leaves(call), labels, mesh)
         if _OF_SEVERAL_MESHES.search(str(error)):
@@ -181,6 +185,27 @@ def _check_places(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any], mesh
                 why="JAX moves arguments that are not committed to devices, and no others",
                 fix=MOVE,
             )
+
+
+def _check_memories(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any]) -> None:
+    """Checks that arrays are in the memory that `in_shardings` says.
+
+    Raises:
+      TransformError: names the first that is not.
+    """
+    for (where, value), label in zip(leaves, labels, strict=True):
+        if isinstance(value, jax.Array) and isinstance(label, (Sharding, PartitionSpec)):
+            is_wanted = isinstance(label, Sharding) and is_in_host_memory(label)
+            if is_wanted != is_on_host(value):
+                planned = 'dx.plan(..., memory={dx.OptVariable: "pinned_host"})        # a plan of where the arrays are'
+                raise TransformError(
+                    where,
+                    "this array is in another memory than in_shardings says",
+                    expected=f"{label!r}",
+                    got=f"{describe(value)}, in {value.sharding.memory_kind}",
+                    why="JAX moves no argument to another memory",
+                    fix=MOVE if is_wanted else planned,
+                )
 
 
 def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
