@@ -246,3 +246,39 @@ def test_names_on_the_automatic_axes_of_a_mesh():
         layer = Map((None, "model"), rngs=dx.Rngs(0))
         y = dx.jit(lambda layer, x: layer(x))(layer, jax.device_put(jnp.ones((4, 8)), P("data")))
     np.testing.assert_allclose(y, Map((None, None), rngs=dx.Rngs(0))(jnp.ones((4, 8))), rtol=1e-5)
+
+
+LAYERS_WITH_NAMES = {
+    "Linear": lambda names: dx.Linear(16, 8, kernel_metadata=names, rngs=dx.Rngs(0)),
+    "LinearGeneral": lambda names: dx.LinearGeneral(16, 8, kernel_metadata=names, rngs=dx.Rngs(0)),
+    "Einsum": lambda names: dx.Einsum("bli,io->blo", (16, 8), (8,), kernel_metadata=names, rngs=dx.Rngs(0)),
+    "Conv": lambda names: dx.Conv(16, 8, (3,), kernel_metadata=names, rngs=dx.Rngs(0)),
+    "LoRALinear": lambda names: dx.LoRALinear(16, 8, lora_rank=2, kernel_metadata=names, rngs=dx.Rngs(0)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS_WITH_NAMES)
+def test_the_argument_of_a_call_goes_before_the_names(name):
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        layer = LAYERS_WITH_NAMES[name]({"act_names": ("data", None, None)})
+        x = jax.device_put(jnp.ones((4, 8, 16)), P("data"))
+        assert jax.typeof(layer(x)).sharding.spec == P("data", None, None)
+        place = P("data", None, "model")
+        y = dx.jit(lambda layer, x: layer(x, out_sharding=place))(layer, x)
+        assert jax.typeof(layer(x, out_sharding=place)).sharding.spec == y.sharding.spec == place
+
+
+def test_the_mesh_of_the_arguments():
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    names = {"out_sharding": ("model", None), "act_names": ("data", None)}
+    layer = dx.init_sharded(dx.Linear, 16, 8, kernel_metadata=names, rngs=dx.Rngs(0), mesh=mesh)
+    x = jax.device_put(jnp.ones((4, 16)), jax.NamedSharding(mesh, P("data", "model")))
+    assert dx.jit(lambda layer, x: layer(x))(layer, x).sharding.spec == P("data", None)
+
+
+def test_names_of_the_result_of_a_norm():
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    with jax.set_mesh(mesh):
+        norm = dx.LayerNorm(16, scale_metadata={"act_names": ("data", "model", None)}, rngs=dx.Rngs(0))
+        assert norm(jnp.ones((4, 8, 16))).sharding.spec == P("data", "model", None)

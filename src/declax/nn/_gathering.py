@@ -54,10 +54,9 @@ def gathered(
       kept: for dimensions of the parameter, the dimension of the result that each becomes.
     """
     spec = explicit_spec(parameter)
-    of_input = explicit_spec(x) if spec else None
-    if spec is None or of_input is None or not any(spec):
+    if spec is None or not any(spec):
         return parameter
-    there, result = _axes_of(of_input), _axes_of(getattr(out_sharding, "spec", out_sharding))
+    there, result = _axes_of(explicit_spec(x)), _axes_of(getattr(out_sharding, "spec", out_sharding))
     taken = {axis for axes in (*there.values(), *result.values()) for axis in axes}
     mesh = jax.typeof(parameter).sharding.mesh
     named = _named_axes(variable, spec, mesh.axis_names)
@@ -107,20 +106,21 @@ def is_named(parameter: Any) -> bool:
     return ACT_NAMES in metadata.frozen
 
 
-def result_sharding(layer: object, parameter: Any, shape: Shape) -> OutSharding:
-    """Where the names that a parameter has for the activations put the result, on a mesh with explicit axes; or None.
+def result_sharding(layer: object, parameter: Any, shape: Shape, given: OutSharding) -> OutSharding:
+    """Where the call says, or on explicit axes the names that a parameter has for the activations; or None.
 
     Args:
       layer: the layer, for errors.
       parameter: the Variable with the metadata `act_names`.
       shape: of the result.
+      given: the argument of the call.
 
     Raises:
       LayerError: the names are those of another number of dimensions.
       ShardingError: the names do not fit the mesh.
     """
-    if not is_named(parameter):
-        return None
+    if given is not None or not is_named(parameter):
+        return given
     metadata: Metadata = parameter._metadata
     mesh = mesh_of(metadata)
     if mesh is None or AxisType.Explicit not in mesh.axis_types:
@@ -133,9 +133,9 @@ def result_sharding(layer: object, parameter: Any, shape: Shape) -> OutSharding:
     return sharding if all(types[axis] is AxisType.Explicit for axis in used) else None  # `constrained` does the rest
 
 
-def constrained(layer: object, parameter: Any, y: jax.Array) -> jax.Array:
-    """The result of a layer where the names that a parameter has for the activations put it."""
-    if not is_named(parameter) or mesh_of(parameter._metadata) is None:
+def constrained(layer: object, parameter: Any, y: jax.Array, given: OutSharding = None) -> jax.Array:
+    """The result of a layer where the names that a parameter has for it say, unless the call has said it."""
+    if given is not None or not is_named(parameter) or mesh_of(parameter._metadata) is None:
         return y
     metadata: Metadata = parameter._metadata
     where = field_of(layer, ACT_NAMES)

@@ -21,7 +21,7 @@ from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import ones, zeros
 from declax.nn import dtypes
 from declax.nn._checks import CHANNELS_LAST, check_broadcasts, field_of
-from declax.nn._gathering import gathered
+from declax.nn._gathering import constrained, gathered
 from declax.nn.layer import Layer
 
 AxisGroups: TypeAlias = Sequence[Sequence[int]]
@@ -125,7 +125,8 @@ def normalize(
     if bias is not None:
         bias = gathered(getattr(layer, "bias", None), bias, x, along)
         y = y + dtypes.cast(bias.reshape(shape), y.dtype)
-    return dtypes.cast(y, x.dtype if layer.dtype is None else layer.dtype)
+    y = dtypes.cast(y, x.dtype if layer.dtype is None else layer.dtype)
+    return constrained(layer, layer.scale, y)
 
 
 def promoted(layer: Normalization, x: jax.Array, *moments: jax.Array) -> tuple[Any, ...]:

@@ -167,12 +167,11 @@ class LinearGeneral(Layer):
         first = len(batch) + len(axes)  # of the dimensions of the kernel that the result has at its end
         rest = [size for axis, size in enumerate(x.shape) if axis not in (*batch, *axes)]
         ndim = len(batch) + len(rest) + kernel.ndim - first
-        if out_sharding is None:
-            shape = (*kernel.shape[: len(batch)], *rest, *kernel.shape[first:])
-            out_sharding = result_sharding(self, self.kernel, shape)
+        shape = (*kernel.shape[: len(batch)], *rest, *kernel.shape[first:])
+        place = result_sharding(self, self.kernel, shape, out_sharding)
         kept = {axis: axis for axis in batch} | {axis: axis - kernel.ndim + ndim for axis in range(first, kernel.ndim)}
-        kernel = gathered(self.kernel, kernel, x, dict(enumerate((*batch, *axes))), out_sharding, kept)
-        options = dtypes.product_options(out_sharding, self.preferred_element_type)
+        kernel = gathered(self.kernel, kernel, x, dict(enumerate((*batch, *axes))), place, kept)
+        options = dtypes.product_options(place, self.preferred_element_type)
         contract = ((axes, tuple(range(len(batch), first))), (batch, batch))
         product = self.dot_general_cls() if self.dot_general_cls else self.dot_general or lax.dot_general
         y = product(x, kernel, contract, precision=self.precision, **options)
@@ -181,7 +180,7 @@ class LinearGeneral(Layer):
             between = (1,) * (y.ndim - len(batch) - len(outputs))
             bias = gathered(self.bias, bias, y, dict(enumerate((*batch, *range(y.ndim - len(outputs), y.ndim)))))
             y = y + dtypes.cast(bias.reshape(*y.shape[: len(batch)], *between, *outputs), y.dtype)
-        return constrained(self, self.kernel, y)
+        return constrained(self, self.kernel, y, out_sharding)
 
     def _axes_of(self, x: jax.Array) -> tuple[int, ...]:
         wanted = {**self.batch_axis, **dict(zip(sizes_of(self.axis), sizes_of(self.in_features), strict=True))}
@@ -295,15 +294,14 @@ class Einsum(Layer):
         of_x, operand = _axis_names(of_inputs, x.ndim), _axis_names(names[0], kernel.ndim)
         rest = max(sum(isinstance(name, int) for name in axes) for axes in (of_x, operand)) if "..." in names[1] else 0
         result = _axis_names(names[1], len(names[1].replace("...", "")) + rest)
-        if out_sharding is None:
-            pairs = [*zip(of_x, x.shape, strict=True), *zip(operand, kernel.shape, strict=True)]
-            sizes = dict(sorted(pairs, key=lambda pair: pair[1]))  # the larger one, where an axis of size 1 broadcasts
-            out_sharding = result_sharding(self, self.kernel, tuple(sizes[name] for name in result))
-        kernel = gathered(self.kernel, kernel, x, _places(operand, of_x), out_sharding, _places(operand, result))
-        options = dtypes.product_options(out_sharding, self.preferred_element_type)
+        pairs = [*zip(of_x, x.shape, strict=True), *zip(operand, kernel.shape, strict=True)]
+        sizes = dict(sorted(pairs, key=lambda pair: pair[1]))  # the larger one, where an axis of size 1 broadcasts
+        place = result_sharding(self, self.kernel, tuple(sizes[name] for name in result), out_sharding)
+        kernel = gathered(self.kernel, kernel, x, _places(operand, of_x), place, _places(operand, result))
+        options = dtypes.product_options(place, self.preferred_element_type)
         y = self.einsum_op(equation.replace(" ", ""), x, kernel, precision=self.precision, **options)
         if bias is None:
-            return constrained(self, self.kernel, y)
+            return constrained(self, self.kernel, y, out_sharding)
         size_of = dict(zip(operand, kernel.shape, strict=True))
         shape = [size_of.get(name, 1) for name in result]
         if bias.size != math.prod(shape):
@@ -314,7 +312,7 @@ class Einsum(Layer):
                 got=f"shape {bias.shape}",
             )
         bias = dtypes.cast(gathered(self.bias, bias, y, {}).reshape(shape), y.dtype)
-        return constrained(self, self.kernel, y + bias)
+        return constrained(self, self.kernel, y + bias, out_sharding)
 
     def _check_sizes(self, of_inputs: str, of_kernel: str, x: jax.Array, kernel: jax.Array) -> None:
         sizes = dict(zip(_axis_names(of_kernel, kernel.ndim), kernel.shape, strict=True))

@@ -149,7 +149,7 @@ class Convolution(Layer):
         met, kept = {rank + is_turned: last}, {rank + 1 - is_turned: last}
         kernel = gathered(self.kernel, on_mesh_of(x, kernel), x, met, out_sharding, kept)
         y = dtypes.add_bias(convolve(x, kernel), bias, self.bias)
-        return constrained(self, self.kernel, _with_batch_axes_of(batched, y))
+        return constrained(self, self.kernel, _with_batch_axes_of(batched, y), out_sharding)
 
     def _masked(self, kernel: jax.Array) -> jax.Array:
         if self.mask is None:
@@ -264,14 +264,15 @@ class Conv(Convolution):
         Returns:
           Array of shape ``(*batch, *spatial', out_features)``.
         """
-        if out_sharding is None and is_named(self.kernel) and inputs.ndim == rank_of(self) + 2:
+        place = out_sharding
+        if place is None and is_named(self.kernel) and inputs.ndim == rank_of(self) + 2:
             shapes: list[Any] = [
                 jax.ShapeDtypeStruct(array.shape, inputs.dtype)  # type: ignore[no-untyped-call]  # of JAX
                 for array in (inputs, self.kernel.value)
             ]
             shape = jax.eval_shape(functools.partial(Conv._convolve, self, None), *shapes).shape
-            out_sharding = result_sharding(self, self.kernel, shape)
-        return Convolution._apply(self, inputs, functools.partial(Conv._convolve, self, out_sharding), out_sharding)
+            place = result_sharding(self, self.kernel, shape, None)
+        return Convolution._apply(self, inputs, functools.partial(Conv._convolve, self, place), place)
 
     def _convolve(self, out_sharding: OutSharding, x: jax.Array, kernel: jax.Array) -> jax.Array:
         padding = padding_of(self, Conv.paddings)

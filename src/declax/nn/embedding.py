@@ -94,8 +94,7 @@ class Embed(Layer):
         (table,) = self.promote_dtype((table,), dtype=Embed._dtype_of(self, table), inexact=False)
         if self.num_embeddings == 1:
             inputs = jnp.zeros_like(inputs)
-        if out_sharding is None:
-            out_sharding = result_sharding(self, self.embedding, (*inputs.shape, table.shape[1]))
+        out_sharding = result_sharding(self, self.embedding, (*inputs.shape, table.shape[1]), out_sharding)
         table = gathered(self.embedding, table, inputs, {}, out_sharding, {1: inputs.ndim})
         out_sharding = _sharding_of_rows(table, inputs) if out_sharding is None else out_sharding
         if out_sharding is None:

@@ -97,12 +97,11 @@ class Linear(Layer):
         x, kernel, bias = self.promote_dtype((inputs, self.kernel.value, bias), dtype=self.dtype)
         check_last_axis(self, "in_features", x, size=kernel.shape[0])  # under shard_map, that of a part
         last = x.ndim - 1
-        if out_sharding is None:
-            out_sharding = result_sharding(self, self.kernel, (*x.shape[:-1], kernel.shape[1]))
-        kernel = gathered(self.kernel, kernel, x, {0: last}, out_sharding, {1: last})
-        options = dtypes.product_options(out_sharding, self.preferred_element_type)
+        place = result_sharding(self, self.kernel, (*x.shape[:-1], kernel.shape[1]), out_sharding)
+        kernel = gathered(self.kernel, kernel, x, {0: last}, place, {1: last})
+        options = dtypes.product_options(place, self.preferred_element_type)
         y = self.dot_general(x, kernel, (((last,), (0,)), ((), ())), precision=self.precision, **options)
-        return constrained(self, self.kernel, dtypes.add_bias(y, bias, self.bias))
+        return constrained(self, self.kernel, dtypes.add_bias(y, bias, self.bias), out_sharding)
 
 
 if TYPE_CHECKING:  # the peer's module of linear layers has these
