@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from declax import _jax
 from declax._fields.bytecode import chains_at, codes_within
@@ -45,7 +46,7 @@ _MAX_OBJECTS: Final = 1000
 _MAX_DEPTH: Final = 6
 """How many objects are opened for one function, and how many within each other."""
 
-_CLOSED: Final = (str, bytes, float, complex, jax.Array, jax.core.Tracer, np.ndarray, types.BuiltinFunctionType)
+_CLOSED: Final = (str, bytes, float, complex, jax.Array, Tracer, np.ndarray, types.BuiltinFunctionType)
 
 
 class Held(NamedTuple):
