@@ -239,6 +239,18 @@ def test_plan(run, folder):
         assert text in told
 
 
+def test_plan_and_summary_name_the_option_for_rules(run, folder):
+    (folder / "named_models.py").write_text(
+        "import declax as dx\n\n\n@dx.dataclass\nclass Named(dx.Layer):\n    dim: int = dx.field()\n"
+        '    up = dx.Linear(dim, dim, kernel_metadata={"out_sharding": ("embed", "mlp")})\n'
+    )
+    (folder / "named.toml").write_text("dim = 8\n")
+    for command in ("plan", "summary"):
+        status, _, told = run(command, "named_models:Named", "named.toml", "--mesh", "data=4")
+        assert status == 2
+        assert "fix:      --rules embed=,mlp=        # behind the = one of the mesh axes data, or nothing" in told
+
+
 def test_check_looks_at_all_files_and_runs(run, folder):
     (folder / "bad.toml").write_text(NET.replace("dim = 8", "dmi = 8", 1))
     (folder / "other.toml").write_text(NET)

@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec, SpecSummary, shapes_of
-from declax.errors import ConfigError, ReplicationWarning, describe, with_article
+from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, with_article
 from declax.training import Optimizer
 from declax.transforms.abstract import eval_shape
 
@@ -93,7 +93,7 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
     inputs = [_input(text) for text in options.input]
     mesh = None if options.mesh is None else _sizes(options.mesh)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
-    with sharding_rules(_rules(options.rules)):
+    with sharding_rules(_rules(options.rules)), _fixed_by_rules(mesh):
         _summarize(cls, words, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
 
 
@@ -112,7 +112,8 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
         whole = model if tx is None else {"model": model, "optimizer": eval_shape(Optimizer, model, tx)}
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", ReplicationWarning)
-            made = plan_of(whole, mesh, strategy, rules=rules)
+            with _fixed_by_rules(mesh):
+                made = plan_of(whole, mesh, strategy, rules=rules)
         for warning in told:
             write(str(warning.message), "", sys.stderr)
         data = {**made.to_table(), "devices": {"bytes": made.nbytes, "of": made.whole}}
@@ -164,6 +165,26 @@ def _sizes(text: str) -> dict[str, int]:
 def _rules(text: str) -> dict[str, str | None]:
     """What logical names stand for, as `embed=,mlp=model`."""
     return {name: axis or None for name, axis in _pairs("--rules", text, "embed=,mlp=model")}
+
+
+@contextlib.contextmanager
+def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Iterator[None]:
+    """Names the option in place of the function, in the fix of an error about names of axes."""
+    try:
+        yield
+    except ShardingError as error:
+        names = re.findall(r"dx\.sharding_rules\(\{\.\.\., '([^']*)': None\}\)", error.fix or "")
+        if not names or not mesh:
+            raise
+        rules = ",".join(f"{name}=" for name in dict.fromkeys(names))
+        raise ShardingError(
+            error.where,
+            error.problem,
+            expected=error.expected,
+            got=error.got,
+            why=error.why,
+            fix=f"--rules {rules}        # behind the = one of the mesh axes {', '.join(mesh)}, or nothing",
+        ) from error
 
 
 def _pairs(option: str, text: str, example: str) -> list[tuple[str, str]]:
