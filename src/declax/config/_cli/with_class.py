@@ -9,7 +9,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,7 +168,7 @@ def _rules(text: str) -> dict[str, str | None]:
 
 
 @contextlib.contextmanager
-def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Iterator[None]:
+def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Generator[None]:
     """Names the option in place of the function, in the fix of an error about names of axes."""
     try:
         yield
