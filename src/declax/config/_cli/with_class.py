@@ -34,7 +34,7 @@ from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec, SpecSummary, shapes_of
-from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, with_article
+from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, set_fix, with_article
 from declax.training import Optimizer
 from declax.transforms.abstract import eval_shape
 
@@ -174,17 +174,10 @@ def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Generator[None]:
         yield
     except ShardingError as error:
         names = re.findall(r"dx\.sharding_rules\(\{\.\.\., '([^']*)': None\}\)", error.fix or "")
-        if not names or not mesh:
-            raise
-        rules = ",".join(f"{name}=" for name in dict.fromkeys(names))
-        raise ShardingError(
-            error.where,
-            error.problem,
-            expected=error.expected,
-            got=error.got,
-            why=error.why,
-            fix=f"--rules {rules}        # behind the = one of the mesh axes {', '.join(mesh)}, or nothing",
-        ) from error
+        if names and mesh:
+            rules = ",".join(f"{name}=" for name in dict.fromkeys(names))
+            set_fix(error, f"--rules {rules}        # behind the = one of the mesh axes {', '.join(mesh)}, or nothing")
+        raise
 
 
 def _pairs(option: str, text: str, example: str) -> list[tuple[str, str]]:
