@@ -72,6 +72,22 @@ def test_a_value_that_the_user_places_stays_there(mesh, where):
     assert m.c.value.sharding.is_equivalent_to(there, 2)
 
 
+@pytest.mark.parametrize("where", [P(None, "data"), P()], ids=str)
+@BOTH
+def test_a_value_that_the_user_puts_stays_there(mesh, where):
+    """XLA ignores a `jax.device_put` within one memory."""
+    there = NamedSharding(mesh, where)
+
+    @dx.jit
+    def move(m):
+        m.c.value, m.count.value = jax.device_put((m.c.value + 1, m.count.value + 1), (there, NamedSharding(mesh, P())))
+
+    m = cache(mesh)
+    for _ in range(2):
+        move(m)
+        assert m.c.value.sharding.is_equivalent_to(there, 2)
+
+
 def test_keep_shardings_false_leaves_it_to_xla():
     m = cache(AUTO)
     step = dx.jit(lambda m: m.c.set_value(jnp.zeros((8, 8))), keep_shardings=False)

@@ -18,7 +18,17 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from declax import _jax
 from declax._state.definition import StateDef
 from declax._variables.metadata import EMPTY
-from declax._variables.placement import SplitBatch, declared_sharding, make_spec, mesh_of_arguments, names_of_entry
+from declax._variables.placement import (
+    SplitBatch,
+    declared_sharding,
+    is_in_host_memory,
+    is_on_host,
+    make_spec,
+    mesh_of_arguments,
+    mesh_of_sharding,
+    names_of_entry,
+    put,
+)
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.outcome import UNCHANGED, Outcome, origins_of_new
 from declax.transforms._engine.placement import place
@@ -69,8 +79,8 @@ def put_uncommitted(call: Call, held: Sequence[Sharding | None], positions: Iter
 def mesh_of(leaves: Iterable[Any]) -> Mesh | None:
     """The first mesh of several devices on which an argument lies."""
     for sharding in shardings_of_arrays(leaves):
-        if type(sharding) is NamedSharding and sharding.num_devices > 1 and isinstance(sharding.mesh, Mesh):
-            return sharding.mesh
+        if type(sharding) is NamedSharding and (mesh := mesh_of_sharding(sharding)) is not None:
+            return mesh
     return None
 
 
@@ -108,6 +118,7 @@ def holding(
             outcome = function(*leaves)
         plan = outcome.plan
         if plan is not UNCHANGED:
+            outcome.new = [*map(_constrained, outcome.new)]
             kept = [
                 _kept(value, origin, held, leaves)
                 for value, origin in zip(outcome.new, origins_of_new(structure, plan), strict=True)
@@ -120,6 +131,12 @@ def holding(
         return outcome
 
     return hold
+
+
+def _constrained(new: Any) -> Any:
+    """A new value that the user has moved, where it belongs: within one memory, XLA ignores `jax.device_put`."""
+    to = _jax.moved_to(new)
+    return put(new, to) if isinstance(to, NamedSharding) and not (is_in_host_memory(to) or is_on_host(new)) else new
 
 
 def _kept(new: Any, origin: int | None, held: Sequence[Sharding | None], leaves: Sequence[Any]) -> Sharding | None:
