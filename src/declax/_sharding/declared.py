@@ -241,9 +241,9 @@ def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Sta
 def with_sharding_constraint(value: A, axes: Any, /) -> A:
     """Arrays with a sharding, by names that `sharding_rules` knows; without a mesh, the arrays themselves.
 
-    The mesh is that of `jax.set_mesh`. Otherwise it is that of the arguments of the compiled function; outside of `jit`,
-    that on which the array lies. Under `jit` JAX moves arrays there, on automatic and on explicit axes; outside of it they
-    are moved at once.
+    The mesh is that of `jax.set_mesh`. Otherwise it is that of the compiled function; outside of `jit`, that on which
+    the array lies. Under `jit` JAX moves arrays, on automatic and on explicit axes; outside of it they are moved at
+    once.
 
     Args:
       value: an array, or a list, tuple or dict of arrays of equally many dimensions.
