@@ -612,3 +612,7 @@ def test_a_constraint_outside_of_jit_takes_the_mesh_of_the_array(kind):
     assert not isinstance(found["y"].sharding, NamedSharding)
     with pytest.raises(ShardingError, match="modle"):
         dx.with_sharding_constraint(x, (None, "modle"))
+    with pytest.raises(ShardingError, match="modle"):
+        dx.grad(lambda x: dx.with_sharding_constraint(x, (None, "modle")).sum())(x)
+    y, _ = dx.vjp(lambda x: dx.with_sharding_constraint(x, (None, "model")), x)
+    assert y.sharding.spec == P(None, "model")

@@ -282,6 +282,15 @@ def test_a_function_without_a_model_takes_the_mesh_of_its_arguments(mesh):
     assert (f.num_traces, f.num_compilations) == (1, 1)
 
 
+def test_in_shardings_of_what_is_no_array_of_jax():
+    m = dx.Dict(a=dx.Variable(np.zeros(8)), b=dx.Variable(2), c=dx.Variable([jnp.ones(8)]), d=jax.new_ref(jnp.ones(8)))
+    total = dx.jit(lambda m: m.a.value.sum() + m.b.value + m.c.value[0].sum() + m.d[...].sum())
+    labels = dx.StateSharding({dx.PathContains("b"): NamedSharding(AUTO, P()), ...: by_batch(AUTO)})
+    assert dx.jit(lambda m: m.a.value.sum() + m.b.value, in_shardings=(labels,))(dx.Dict(a=m.a, b=m.b)) == 2
+    assert dx.jit(lambda m: m.c.value[0].sum(), in_shardings=(by_batch(AUTO),))(dx.Dict(c=m.c)) == 8
+    assert total(m) == 18
+
+
 def test_in_shardings_that_cannot_split_a_model_leave_it_alone():
     m = uncommitted()
     with pytest.raises(TransformError, match="cannot be split"):

@@ -231,7 +231,9 @@ def context_mesh() -> AnyMesh | None:
 
 
 def mesh_of_array(value: Any) -> Mesh | None:
-    """The mesh of several devices on which an array lies that is not traced."""
+    """The mesh of several devices on which an array lies, also one that is differentiated outside of `jit`."""
+    while isinstance(value, Tracer) and hasattr(value, "primal"):
+        value = value.primal
     return mesh_of_sharding(None if isinstance(value, Tracer) else getattr(value, "sharding", None))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,8 @@ def put_labelled(call: Call, labels: Sequence[Any], mesh: Mesh) -> None:
     check_splits(named_leaves(call), labels, mesh)
     targets: list[Sharding | None] = [None] * len(call.values)
     for position, sharding in shardings_of(call.structure, labels, mesh).items():
-        if is_in_host_memory(sharding) == is_on_host(call.values[position]):  # JAX refuses others
+        value = call.values[position]
+        if _is_placed_array(value) and is_in_host_memory(sharding) == is_on_host(value):  # JAX refuses others
             targets[position] = sharding
     put_uncommitted(call, targets, range(len(targets)))
 
@@ -140,8 +141,12 @@ def split_batch(call: Call, mesh: Mesh, labels: Sequence[Any]) -> SplitBatch:
     return SplitBatch(mesh, next(axes, ()))
 
 
+def _is_placed_array(value: Any) -> TypeGuard[jax.Array]:
+    return isinstance(value, jax.Array) and not isinstance(value, (Tracer, jax.Ref))
+
+
 def _held(value: Any, position: int, definition: StateDef, mesh: Mesh) -> Sharding | None:
-    if not isinstance(value, jax.Array) or isinstance(value, (Tracer, jax.Ref)):
+    if not _is_placed_array(value):
         return None
     if value.committed:
         return value.sharding
