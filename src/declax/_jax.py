@@ -97,10 +97,16 @@ def is_placed(value: Any) -> bool:
 
 def is_moved(value: Any) -> bool:
     """Whether a traced value is the result of a move to a sharding, which says in which memory it is."""
+    return moved_to(value) is not None
+
+
+def moved_to(value: Any) -> jax.sharding.Sharding | None:
+    """The sharding of the `jax.device_put` whose result a traced value is."""
     made_by = getattr(value, "parent", None)
     if made_by is None or made_by.primitive.name != "device_put":
-        return False
-    return any(isinstance(to, jax.sharding.Sharding) for to in made_by.params["devices"])
+        return None
+    to = made_by.params["devices"][made_by.outvars.index(value.val)]
+    return to if isinstance(to, jax.sharding.Sharding) else None
 
 
 def unflatten_one(cls: type, auxiliary: Any, children: list[Any]) -> Any:

@@ -599,3 +599,20 @@ def test_a_constraint_with_logical_names(mesh):
             assert f(x).sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 2)
         with pytest.raises(ShardingError, match="with_sharding_constraint"):
             dx.with_sharding_constraint(jnp.ones((6, 2)), ("batch", None))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_constraint_outside_of_jit_takes_the_mesh_of_the_array(kind):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+    x = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P("data")))
+    assert dx.with_sharding_constraint(x, (None, "model")).sharding == NamedSharding(mesh, P(None, "model"))
+    with dx.sharding_rules({"mlp": "model"}), pytest.warns(ReplicationWarning, match="there is no mesh"):
+        found = dx.with_sharding_constraint({"x": x, "y": jnp.ones((2, 2))}, (None, "mlp"))
+    assert found["x"].sharding.spec == P(None, "model")
+    assert not isinstance(found["y"].sharding, NamedSharding)
+    with pytest.raises(ShardingError, match="modle"):
+        dx.with_sharding_constraint(x, (None, "modle"))
+    with pytest.raises(ShardingError, match="modle"):
+        dx.grad(lambda x: dx.with_sharding_constraint(x, (None, "modle")).sum())(x)
+    y, _ = dx.vjp(lambda x: dx.with_sharding_constraint(x, (None, "model")), x)
+    assert y.sharding.spec == P(None, "model")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
 import declax as dx
-from declax.errors import ReplicationWarning
+from declax.errors import ReplicationWarning, ShardingError, TransformError
 
 P = jax.P
 AUTO = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
@@ -70,6 +71,22 @@ def test_a_value_that_the_user_places_stays_there(mesh, where):
     m = cache(mesh)
     move(m)
     assert m.c.value.sharding.is_equivalent_to(there, 2)
+
+
+@pytest.mark.parametrize("where", [P(None, "data"), P()], ids=str)
+@BOTH
+def test_a_value_that_the_user_puts_stays_there(mesh, where):
+    """XLA ignores a `jax.device_put` within one memory."""
+    there = NamedSharding(mesh, where)
+
+    @dx.jit
+    def move(m):
+        m.c.value, m.count.value = jax.device_put((m.c.value + 1, m.count.value + 1), (there, NamedSharding(mesh, P())))
+
+    m = cache(mesh)
+    for _ in range(2):
+        move(m)
+        assert m.c.value.sharding.is_equivalent_to(there, 2)
 
 
 def test_keep_shardings_false_leaves_it_to_xla():
@@ -184,6 +201,101 @@ def test_a_constraint_takes_the_mesh_of_the_arguments(mesh):
     assert made.sharding.is_equivalent_to(NamedSharding(mesh, P("data", None)), 2)
     new = dx.jit(lambda m: dx.Variable(m.c.value + 1, out_sharding=("data", None)))(m)
     assert new.value.sharding.is_equivalent_to(NamedSharding(mesh, P("data", None)), 2)
+
+
+def by_batch(mesh):
+    return NamedSharding(mesh, P("data"))
+
+
+def named_rows(m, x):
+    m.count.value += 1
+    return dx.with_sharding_constraint((x + 0 * m.c.value) * 2, ("batch", None))
+
+
+def uncommitted():
+    m = Cache()
+    assert not m.c.value.committed
+    return m
+
+
+LABELS = {
+    "all": lambda mesh: (NamedSharding(mesh, P()), by_batch(mesh)),
+    "the batch": lambda mesh: (None, by_batch(mesh)),
+    "the model": lambda mesh: (NamedSharding(mesh, P()), None),
+    "by filter": lambda mesh: (dx.StateSharding({dx.PathContains("c"): by_batch(mesh), ...: None}), None),
+    "a spec beside": lambda mesh: (NamedSharding(mesh, P()), P("data")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::declax.errors.ReplicationWarning")
+@pytest.mark.parametrize("labels", LABELS)
+@BOTH
+def test_in_shardings_give_the_mesh(mesh, labels):
+    """Of names inside, where no argument lies on one."""
+    with dx.sharding_rules({"batch": "data"}):
+        m, step = uncommitted(), dx.jit(named_rows, in_shardings=LABELS[labels](mesh))
+        for _ in range(3):
+            assert step(m, np.ones((8, 8), np.float32)).sharding.is_equivalent_to(by_batch(mesh), 2)
+        traces = 2 if labels == "the batch" else 1  # the first one says which arrays of the model are to be put
+        assert (step.num_traces, step.num_compilations) == (traces, 1)
+        assert int(m.count.value) == 3
+    with dx.sharding_rules({"batch": "dtaa"}), pytest.raises(ShardingError, match="dtaa"):
+        dx.jit(named_rows, in_shardings=LABELS[labels](mesh))(uncommitted(), np.ones((8, 8), np.float32))
+
+
+@pytest.mark.filterwarnings("ignore::declax.errors.ReplicationWarning")
+@BOTH
+def test_out_shardings_give_the_mesh(mesh):
+    step = dx.jit(
+        lambda m, x: (dx.with_sharding_constraint(x, ("data", None)), x), out_shardings=(None, by_batch(mesh))
+    )
+    found, _ = step(uncommitted(), np.ones((8, 8), np.float32))
+    assert found.sharding.is_equivalent_to(by_batch(mesh), 2)
+
+
+@BOTH
+def test_specs_are_on_the_mesh_of_an_argument(mesh):
+    def step(m, x):
+        m.count.value += 1
+        return (m.c.value * x).sum(), x
+
+    m = cache(mesh)
+    f = dx.jit(step, in_shardings=(None, P("data")), out_shardings=(None, P(None, "data")))
+    for _ in range(2):
+        _, x = f(m, np.ones((8, 8), np.float32))
+        assert x.sharding == NamedSharding(mesh, P(None, "data"))
+    assert (f.num_traces, f.num_compilations) == (1, 1)
+    f = dx.jit(step, in_shardings=(None, P("dtaa")))
+    with pytest.raises(TransformError, match=r"^x: this cannot be split by P\('dtaa',\)"):
+        f(m, np.ones((8, 8), np.float32))
+    f = dx.jit(step, out_shardings=(None, P("dtaa")))
+    with pytest.raises(TransformError, match=r"^out_shardings: 'dtaa' of P\('dtaa',\) is not an axis"):
+        f(m, np.ones((8, 8), np.float32))
+
+
+@BOTH
+def test_a_function_without_a_model_takes_the_mesh_of_its_arguments(mesh):
+    f = dx.jit(lambda x: dx.with_sharding_constraint(x * 2, (None, "data")))
+    x = jax.device_put(jnp.ones((8, 8)), by_batch(mesh))
+    for _ in range(2):
+        assert f(x).sharding.is_equivalent_to(NamedSharding(mesh, P(None, "data")), 2)
+    assert (f.num_traces, f.num_compilations) == (1, 1)
+
+
+def test_in_shardings_of_what_is_no_array_of_jax():
+    m = dx.Dict(a=dx.Variable(np.zeros(8)), b=dx.Variable(2), c=dx.Variable([jnp.ones(8)]), d=jax.new_ref(jnp.ones(8)))
+    total = dx.jit(lambda m: m.a.value.sum() + m.b.value + m.c.value[0].sum() + m.d[...].sum())
+    labels = dx.StateSharding({dx.PathContains("b"): NamedSharding(AUTO, P()), ...: by_batch(AUTO)})
+    assert dx.jit(lambda m: m.a.value.sum() + m.b.value, in_shardings=(labels,))(dx.Dict(a=m.a, b=m.b)) == 2
+    assert dx.jit(lambda m: m.c.value[0].sum(), in_shardings=(by_batch(AUTO),))(dx.Dict(c=m.c)) == 8
+    assert total(m) == 18
+
+
+def test_in_shardings_that_cannot_split_a_model_leave_it_alone():
+    m = uncommitted()
+    with pytest.raises(TransformError, match="cannot be split"):
+        dx.jit(named_rows, in_shardings=(NamedSharding(AUTO, P(None, None, "data")), None))(m, np.ones((8, 8)))
+    assert not m.c.value.committed
 
 
 def test_a_program_on_a_mesh_has_the_name_of_its_function():

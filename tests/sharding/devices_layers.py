@@ -262,6 +262,12 @@ def test_a_product_over_a_split_dimension_asks_for_out_sharding(name):
     check_close(y, expected)
 
 
+def of_xla(*sizes, **options):
+    """A convolution as XLA computes it, right on one device."""
+    own = functools.partial(jax.lax.conv_general_dilated)  # another function, which declax leaves as it is
+    return dx.Conv(*sizes, **options, conv_general_dilated=own, rngs=dx.Rngs(0))
+
+
 GROUPED = {
     "same": ({}, (3, 3)),
     "depthwise": ({"feature_group_count": 4}, (3, 3)),
@@ -285,8 +291,10 @@ GROUPED = {
 def test_grouped_convolutions(name, model, kind):
     """XLA multiplies the gradient of the kernel on a mesh of two axes; see "Limits" in docs/parallel.md."""
     options, size = GROUPED[name]
-    x, layer = input_of(IMAGES), dx.Conv(4, 8, size, **{"feature_group_count": 2, **options}, rngs=dx.Rngs(0))
-    expected = step(layer, x)
+    options = {"feature_group_count": 2, **options}
+    x, layer = input_of(IMAGES), dx.Conv(4, 8, size, **options, rngs=dx.Rngs(0))
+    expected = step(of_xla(4, 8, size, **options), x)
+    check_close(step(layer, x), expected)  # without a mesh
     mesh = jax.make_mesh((2, model), ("data", "model"), axis_types=(kind,) * 2, devices=jax.devices()[: 2 * model])
     with jax.set_mesh(mesh):
         check_close(step(layer, jax.device_put(x, P("data"))), expected)
@@ -302,12 +310,44 @@ def test_a_grouped_convolution_takes_out_sharding(kind):
     assert y.sharding.spec == P("data", None, "model")
 
 
-def test_grouped_convolutions_of_an_input_on_a_mesh():
-    """Without `jax.set_mesh`, a compiled function knows the mesh of its arguments."""
-    x, layer = input_of(IMAGES), dx.Conv(4, 8, (3, 3), feature_group_count=2, rngs=dx.Rngs(0))
-    expected = step(layer, x)
+def on_two_axes(*spec):
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
-    check_close(step(layer, jax.device_put(x, jax.NamedSharding(mesh, P("data")))), expected)
+    return jax.NamedSharding(mesh, P(*spec))
+
+
+def grads_with(layer, x):
+    return dx.value_and_grad(loss_of, has_aux=True)(layer, x)
+
+
+def constrained_inside(layer, x):
+    return grads_with(layer, jax.lax.with_sharding_constraint(x, on_two_axes("data")))
+
+
+WAYS_TO_A_MESH = {
+    "jit": lambda layer, x: dx.jit(grads_with)(layer, jax.device_put(x, on_two_axes("data"))),
+    "eager": lambda layer, x: grads_with(layer, jax.device_put(x, on_two_axes("data"))),
+    "in_shardings": dx.jit(grads_with, in_shardings=(on_two_axes(), on_two_axes("data"))),
+    "constraint": dx.jit(constrained_inside),
+    "jax.jit": lambda layer, x: jax.jit(grads_with)(layer, jax.device_put(x, on_two_axes("data"))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_A_MESH)
+def test_grouped_convolutions_without_set_mesh(way):
+    """Also where a layer cannot know the mesh."""
+    x, options = input_of(IMAGES), {"feature_group_count": 2}
+    layer = dx.Conv(4, 8, (3, 3), **options, rngs=dx.Rngs(0))
+    check_close(WAYS_TO_A_MESH[way](layer, x), grads_with(of_xla(4, 8, (3, 3), **options), x))
+
+
+def test_second_derivatives_of_a_grouped_convolution():
+    def penalty(layer, x):
+        return (jax.grad(lambda x: (jnp.tanh(layer(x)) ** 2).sum())(x) ** 2).sum()
+
+    x, options = input_of(IMAGES), {"feature_group_count": 2}
+    layer = dx.Conv(4, 8, (3, 3), **options, rngs=dx.Rngs(0))
+    found = dx.grad(penalty)(layer, jax.device_put(x, on_two_axes("data")))
+    check_close(found, dx.grad(penalty)(of_xla(4, 8, (3, 3), **options), x))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

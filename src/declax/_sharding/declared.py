@@ -18,10 +18,12 @@ from declax._variables.placement import (
     Misfit,
     activation_names,
     checked_mesh,
+    context_mesh,
     declared_names,
     declared_sharding,
     declared_spec,
     make_spec,
+    mesh_of_array,
     placed,
     report,
     sharding_rules,
@@ -239,7 +241,9 @@ def labels_of(where: str, shardings: Shardings, tree: Any, mesh: AnyMesh) -> Sta
 def with_sharding_constraint(value: A, axes: Any, /) -> A:
     """Arrays with a sharding, by names that `sharding_rules` knows; without a mesh, the arrays themselves.
 
-    Under `jit` JAX moves them there, on automatic and on explicit axes; outside of it they are moved at once.
+    The mesh is that of `jax.set_mesh`. Otherwise it is that of the compiled function; outside of `jit`, that on which
+    the array lies. Under `jit` JAX moves arrays, on automatic and on explicit axes; outside of it they are moved at
+    once.
 
     Args:
       value: an array, or a list, tuple or dict of arrays of equally many dimensions.
@@ -255,5 +259,12 @@ def with_sharding_constraint(value: A, axes: Any, /) -> A:
     P('data', None)
     """
     metadata = Metadata.of({AXES: axes, "eager_sharding": True})
-    constrained: A = placed("with_sharding_constraint", value, metadata, is_new=False)
+    has_context = context_mesh() is not None
+
+    def constrain(array: Any) -> Any:
+        own = None if has_context else mesh_of_array(array)
+        on = metadata if own is None else Metadata.of({**metadata, "mesh": own})
+        return placed("with_sharding_constraint", array, on, is_new=False)
+
+    constrained: A = jax.tree.map(constrain, value) if isinstance(value, (list, tuple, dict)) else constrain(value)
     return constrained

@@ -230,6 +230,19 @@ def context_mesh() -> AnyMesh | None:
     return abstract if concrete is None or concrete.abstract_mesh != abstract else concrete
 
 
+def mesh_of_array(value: Any) -> Mesh | None:
+    """The mesh of several devices on which an array lies, also one that is differentiated outside of `jit`."""
+    while isinstance(value, Tracer) and hasattr(value, "primal"):
+        value = value.primal
+    return mesh_of_sharding(None if isinstance(value, Tracer) else getattr(value, "sharding", None))
+
+
+def mesh_of_sharding(sharding: Any) -> Mesh | None:
+    """The mesh of several devices of a sharding."""
+    is_on_mesh = type(sharding) is NamedSharding and isinstance(sharding.mesh, Mesh) and sharding.num_devices > 1
+    return sharding.mesh if is_on_mesh else None
+
+
 def devices_along_batch(array: jax.Array) -> int:
     """How many devices split the first axis of an array of a batch, as far as that is known."""
     own = None if isinstance(array, Tracer) else getattr(array, "sharding", None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Self, TypeVar, Unpack, cast, overload
 
 import jax
+from jax.sharding import Mesh
 
 from declax._graph.binding import Binding, bind, bind_many
 from declax._jax import TOP, hide_frames
@@ -20,15 +21,24 @@ from declax._modes import set_graph_updates
 from declax._tree import epoch
 from declax._tree.epoch import committing
 from declax._typing import MISSING, Missing
-from declax._variables.placement import SplitBatch
+from declax._variables.placement import SplitBatch, context_mesh
 from declax._variables.variable import write_all_raw
 from declax.transforms._engine.call import Call
 from declax.transforms._engine.commit import CONFLICT, attempts, commit
 from declax.transforms._engine.diagnostics import named
 from declax.transforms._engine.guards import ALWAYS, CacheEntry, turns
-from declax.transforms._engine.holding import Held, held_shardings, split_batch
+from declax.transforms._engine.holding import (
+    Held,
+    all_committed,
+    held_shardings,
+    mesh_of,
+    put_labelled,
+    specs_on,
+    split_batch,
+    with_results_on,
+)
 from declax.transforms._engine.outcome import UNCHANGED, lifted
-from declax.transforms._engine.prefixes import SHARDINGS, Prefixes
+from declax.transforms._engine.prefixes import SHARDINGS, Labels, OutputGroups, Prefixes
 from declax.transforms._engine.prefixes import StateSharding as StateSharding
 from declax.transforms._engine.programs import Donation, Program
 from declax.transforms._engine.structure import Mode, Traces, checked_function
@@ -255,24 +265,45 @@ class JitWrapped(Wrapped[P, R], Staged[P, R]):
         return cast("R", output)
 
     def _program(self, call: Call) -> Program:
-        is_held = self._keep_shardings and jax.device_count() > 1
-        held = held_shardings(call) if is_held else None
-        key = call.structure if held is None else (call.structure, held)
-        return program_for(self._programs, key, functools.partial(self._make_program, call, held))
+        mesh = self._mesh_of(call)
+        if mesh is None:
+            return program_for(self._programs, call.structure, functools.partial(self._make_program, call, None, None))
+        if self._shardings is not None and not all_committed(call.values):
+            labels = self._labels(self._shardings, call)
+            put_labelled(call, labels.leaves, mesh)
+        held = held_shardings(call, mesh) if self._keep_shardings else None
+        key = call.structure, held, mesh, context_mesh() is None
+        return program_for(self._programs, key, functools.partial(self._make_program, call, held, mesh))
 
-    def _make_program(self, call: Call, held: Held) -> Program:
+    def _mesh_of(self, call: Call) -> Mesh | None:
+        """The mesh on which a call runs: the first of an argument, or that of the function's shardings."""
+        if jax.device_count() == 1 or _trace_state.value is not TOP:
+            return None
+        found = mesh_of(call.leaves)
+        return self._shardings.mesh if found is None and self._shardings is not None else found
+
+    def _labels(self, shardings: Prefixes, call: Call) -> Labels:
+        structure = call.structure
+        skipped = {*self._static.numbers, *structure.static_numbers}
+        return shardings.labels(structure, call.leaves, self._closure.function, of_keywords=None, skipped=skipped)
+
+    def _make_program(self, call: Call, held: Held, mesh: Mesh | None) -> Program:
         structure, shardings, user = call.structure, self._shardings, self._closure.function
-        placed = labels = None
+        labels = None
+        placed: tuple[Sequence[Any], OutputGroups] | None = None
+        of_specs = mesh if shardings is not None and context_mesh() is None else None
         if shardings is not None:
-            skipped = {*self._static.numbers, *structure.static_numbers}
-            labels = shardings.labels(structure, call.leaves, user, of_keywords=None, skipped=skipped)
-            placed = (labels, shardings.groups(labels, None))
+            labels = self._labels(shardings, call)
+            groups = shardings.groups(labels, None)
+            placed = (labels.leaves, groups) if of_specs is None else specs_on(of_specs, call, labels.leaves, groups)
         donation = Donation.of(call, self._donated)
         donated = () if donation is None else donation.of_graph
         adapt = functools.partial(self._static.give, statics=structure.statics)
         function = lifted(self._closure, structure, self._mode, labels, adapt, donated)
+        if of_specs is not None:
+            function = with_results_on(of_specs, function)
         function = named(function, user, structure)
-        batch = SplitBatch() if held is None else split_batch(call)
+        batch = SplitBatch() if mesh is None else split_batch(call, mesh, () if placed is None else placed[0])
         program = Program(function, structure, donation, self._options, placed, self._traces, held, batch)
         if held is not None and not self._has_warned:
             of_leaves: Sequence[Any] = () if labels is None else labels.leaves

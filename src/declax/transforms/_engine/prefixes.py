@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Format
+from jax.sharding import Mesh
 
 from declax._filters import Filter, PathIn, Predicate, as_written, to_predicate
 from declax._graph.binding import bind
@@ -27,7 +28,7 @@ from declax._state.definition import LeafDef
 from declax._state.states import State
 from declax._text.objects import value_text
 from declax._typing import MISSING, Immutable, Path
-from declax._variables.placement import AnyMesh, make_spec
+from declax._variables.placement import AnyMesh, make_spec, mesh_of_sharding
 from declax._variables.variable import Variable, new_variable
 from declax.errors import MissingKeyError, TransformError, describe, format_path, type_name
 from declax.transforms._engine.names import joined, name_plain, name_roots, names_in_result, parameters
@@ -251,6 +252,13 @@ class Prefixes:
         """The mesh axes along which labels of arguments expect the batch to be split."""
         specs = jax.tree_util.tree_leaves(self.of_arguments, is_leaf=lambda value: is_spec(value, self._kind.is_label))
         return {axis for spec in specs if isinstance(spec, StateSharding) for axis in spec.batch_axes}
+
+    @functools.cached_property
+    def mesh(self) -> Mesh | None:
+        """The mesh of several devices of the first sharding that has one."""
+        is_label = self._kind.is_label
+        written = (label for prefix in (self.of_arguments, self.of_results) for label in labels_in(prefix, is_label))
+        return next((mesh for mesh in map(mesh_of_sharding, written) if mesh is not None), None)
 
     def groups(self, labels: Labels, *more: Any) -> OutputGroups:
         """Of all labels that results can have, and of some more."""

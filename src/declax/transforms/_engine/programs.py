@@ -17,11 +17,11 @@ from declax._variables.placement import SplitBatch, context_mesh
 from declax.transforms._engine.call import Call, deleted_leaves
 from declax.transforms._engine.commit import calls_back, wait
 from declax.transforms._engine.diagnostics import explain, unless_deleted
-from declax.transforms._engine.holding import Held, holding, mesh_of, put_uncommitted, without_labels
+from declax.transforms._engine.holding import Held, holding, mesh_of, on_mesh, put_uncommitted, without_labels
 from declax.transforms._engine.names import name_of
 from declax.transforms._engine.outcome import Outcome, Plan
 from declax.transforms._engine.placement import place, shardings_of
-from declax.transforms._engine.prefixes import Labels, OutputGroups, from_groups, in_groups
+from declax.transforms._engine.prefixes import OutputGroups, from_groups, in_groups
 from declax.transforms._engine.refusals import check_results, explain_shardings, unless_elsewhere
 from declax.transforms._engine.structure import Structure, Trace, Traces
 from declax.transforms._engine.tracing import written_leaves
@@ -85,7 +85,7 @@ class Program:
         structure: Structure,
         donation: Donation | None,
         options: dict[str, Any],
-        placed: tuple[Labels, OutputGroups] | None,
+        placed: tuple[Sequence[Any], OutputGroups] | None,
         traces: Traces,
         held: Held = None,
         batch: SplitBatch = SplitBatch(),  # noqa: B008  # immutable
@@ -103,15 +103,17 @@ class Program:
         groups: OutputGroups | None = None
         if placed is not None:
             labels, groups = placed
-            self._labels, self._results = tuple(labels.leaves), tuple(groups.known)
+            self._labels, self._results = tuple(labels), tuple(groups.known)
             self._options = {**options, "in_shardings": self._labels}
             self.moves_arrays = any(label is not None for label in self._labels[: structure.num_leaves])
             check = functools.partial(check_results, structure)
+        if batch.mesh is not None:
+            function = on_mesh(function, batch)
         if held is not None:
             groups = OutputGroups((None,)) if groups is None else groups
             self._held = kept = without_labels(held, self._labels)
             groups.add(kept)
-            function = holding(function, structure, kept, batch)
+            function = holding(function, structure, kept)
         packed = None if groups is None else in_groups(function, groups, check)
         if groups is not None:
             self._options = {**self._options, "out_shardings": (None, groups.known)}

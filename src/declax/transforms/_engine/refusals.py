@@ -76,7 +76,7 @@ def explain_shardings(
         check_splits(named_leaves(call), labels, mesh)
         for label in results:
             if isinstance(label, PartitionSpec):
-                _check_result_spec(label, mesh)
+                check_result_spec(label, mesh)
         if "Memory kinds passed to jax.jit" in str(error):
             _check_memories(named_leaves(call), labels)
         if "does not match the sharding" in str(error):
@@ -208,7 +208,7 @@ def _check_memories(leaves: Iterable[tuple[str, Any]], labels: Iterable[Any]) ->
                 )
 
 
-def _check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
+def check_result_spec(spec: PartitionSpec, mesh: AnyMesh | None) -> None:
     """Checks that there is a mesh with the axes of a spec of `out_shardings`; JAX does before it has the results.
 
     Raises:
