@@ -267,6 +267,17 @@ def test_an_error_while_others_compute_ends_all_at_once(script, bad):
     assert f"\nprocess {bad} of 2 ended with status 1:\nTraceback" in done.stderr
 
 
+@pytest.mark.slow
+def test_one_that_exits_while_others_compute_is_named(script):
+    """JAX lets it wait for the others until the time is up, and aborts all."""
+    short = CONNECTED.replace("initialize()", "initialize(shutdown_timeout_seconds=5)")
+    program = script(short + "if me == '1': sys.exit('bad config')\nfloat((x + 1).sum())\n")
+    done = launched("--processes 2 --devices 1", program)
+    _, last = done.stderr.split("\nprocess 1 of 2 ")
+    assert "bad config\n" in last
+    assert done.returncode != 0
+
+
 def test_initialize_does_nothing_in_a_program_that_runs_alone(monkeypatch):
     called = []
     monkeypatch.setattr("jax.distributed.initialize", lambda **options: called.append(options))
