@@ -135,9 +135,9 @@ class MoE(Layer):
     computes all tokens, and a loop or a compiled function inside of it is an error of JAX. The layer takes any number
     of batch axes without `vmap`.
 
-    While `capture` runs, each call sows two values: ``balance_loss``, which is 1 if all experts are chosen equally
-    often and larger otherwise, to be added to the loss with a small factor; and ``dropped``, the fraction of choices
-    without effect.
+    While `capture` runs, each call sows ``balance_loss``, which is 1 if all experts are chosen equally often and larger
+    otherwise, to be added to the loss with a small factor. With a `capacity_factor`, it also sows ``dropped``, the
+    fraction of choices without effect.
 
     Shazeer et al., "Outrageously Large Neural Networks", https://arxiv.org/abs/1701.06538. Fedus, Zoph and Shazeer,
     "Switch Transformers", https://arxiv.org/abs/2101.03961, has the loss.
