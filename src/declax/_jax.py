@@ -272,8 +272,9 @@ def run_equations(program: Any, equations: Sequence[Any], values: dict[Any, Any]
 
 
 def varying_axes(value: Any) -> frozenset[Any]:
-    """The axes of `jax.shard_map` along which a traced value varies; none where that is not checked."""
-    return frozenset(getattr(getattr(jax.typeof(value), "manual_axis_type", None), "varying", ()))
+    """The axes of `jax.shard_map` along which a traced value, or its shape, varies; none where that is not checked."""
+    kind = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)  # of which JAX may have no type
+    return frozenset(getattr(getattr(kind, "manual_axis_type", None), "varying", ()))
 
 
 # --- symbolic sizes -------------------------------------------------------------

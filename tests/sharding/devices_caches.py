@@ -12,6 +12,7 @@ import declax as dx
 
 P = jax.P
 MESH = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+EXPLICIT = jax.make_mesh((2, 4), ("data", "model"))
 BY_HEADS = {"out_sharding": (None, "model", None)}
 CACHE = {"out_sharding": ("data", None, "model", None)}
 
@@ -84,3 +85,62 @@ def test_without_a_mesh_nothing_changes():
     assert layer.cached_key.shape == (2, 3, 4, 4)
     assert layer.cached_key.dtype == jnp.bfloat16
     assert not layer.cached_key.value.committed
+
+
+def test_a_cache_that_jit_makes_has_the_heads_of_the_kernel():
+    layer = layer_on()
+    dx.jit(lambda layer: layer.init_cache((8, 6, 16)))(layer)
+    split = jax.NamedSharding(MESH, P(None, None, "model", None))
+    assert layer.cached_key.value.sharding.is_equivalent_to(split, 4)
+    assert layer.cached_value.value.sharding.is_equivalent_to(split, 4)
+
+
+def test_a_cache_that_jit_makes_on_explicit_axes_has_the_heads_of_the_kernel():
+    with jax.set_mesh(EXPLICIT):
+        layer = dx.init_sharded(lambda: make(rngs=dx.Rngs(0)))
+        dx.jit(lambda layer: layer.init_cache((8, 6, 16)))(layer)
+    assert layer.cached_key.value.sharding.is_equivalent_to(
+        jax.NamedSharding(EXPLICIT, P(None, None, "model", None)), 4
+    )
+
+
+def test_a_cache_that_jit_makes_in_a_shard_map_is_that_of_the_shard():
+    layer = make(rngs=dx.Rngs(0))
+
+    def decode(layer, x):
+        own = dx.clone(layer)
+        own.init_cache(x.shape)
+        return own(x)
+
+    x = jax.random.normal(jax.random.key(1), (8, 6, 16))
+    found = dx.shard_map(decode, mesh=MESH, in_specs=(None, P("data")), out_specs=P("data"))(layer, x)
+    layer.init_cache(x.shape)
+    np.testing.assert_allclose(found, layer(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("metadata", [{}, CACHE])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_steps_on_explicit_axes_write_at_the_sharding_of_the_cache(metadata, is_compiled):
+    """The batch of the tokens is split; that of a cache without names is not."""
+    alone = make(rngs=dx.Rngs(0))
+    alone.init_cache((8, 6, 16))
+    x = jax.random.normal(jax.random.key(1), (8, 6, 16))
+    pairs = [(x[:, at : at + 2], alone(x[:, at : at + 2])) for at in range(0, 6, 2)]
+    with jax.set_mesh(EXPLICIT):
+        out = {"out_sharding": ("model", None, None), "act_names": ("data", None, None)}
+        layer = dx.init_sharded(
+            lambda: dx.MultiHeadAttention(
+                4, 16, kernel_metadata=BY_HEADS, out_kernel_metadata=out, decode=True, rngs=dx.Rngs(0)
+            )
+        )
+        layer.init_cache((8, 6, 16), metadata=metadata)
+        before = layer.cached_key.value.sharding
+        step = dx.jit(lambda layer, x: layer(x))
+        for tokens, wanted in pairs:
+            call = step if is_compiled else type(layer).__call__
+            found = call(layer, jax.device_put(tokens, jax.NamedSharding(EXPLICIT, P("data"))))
+            assert jax.typeof(found).sharding.spec[:1] == ("data",)
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert layer.cached_key.value.sharding.is_equivalent_to(before, 4)
+    if is_compiled:
+        assert step.num_compilations == 1

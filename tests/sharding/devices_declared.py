@@ -551,6 +551,23 @@ def test_optimizer_sharding_replaces_that_of_the_parameter():
     assert optimizer.opt_state[0].mu["kernel"].out_sharding == ("data", "model")
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_optimizer_sharding_is_on_the_mesh_of_the_parameter(is_compiled, axis_type):
+    """No `set_mesh` says which mesh that is."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+    metadata = {"out_sharding": (None, "model"), "optimizer_sharding": ("data", "model")}
+    layer = dx.init_sharded(lambda: dx.Linear(8, 4, kernel_metadata=metadata, rngs=dx.Rngs(0)), mesh=mesh)
+    make = dx.jit(lambda layer: dx.Optimizer(layer, optax.adam(1e-3))) if is_compiled else dx.Optimizer
+    optimizer = make(layer) if is_compiled else make(layer, optax.adam(1e-3))
+    moments = optimizer.opt_state[0]
+    for moment in (moments.mu["kernel"], moments.nu["kernel"]):
+        assert moment.value.sharding.spec == P("data", "model")
+        assert moment.out_sharding == ("data", "model")
+        assert "mesh" not in moment.get_metadata()
+    assert layer.kernel.value.sharding.spec == P(None, "model")
+
+
 @pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1}, {"data": "4"}, [("data", 4)], 8])
 def test_bytes_need_the_sizes_of_a_mesh(mesh):
     with pytest.raises(ShardingError, match="mesh: this is not a mesh"):

@@ -169,3 +169,37 @@ def test_experts_that_a_shard_map_splits_are_an_error():
         call(layer, jnp.ones(BATCH))
     whole = dx.shard_map(lambda layer, x: layer(x), mesh=mesh, in_specs=(None, P("expert")), out_specs=P("expert"))
     np.testing.assert_allclose(whole(layer, jnp.ones(BATCH)), layer(jnp.ones(BATCH)), rtol=1e-4, atol=1e-5)
+
+
+SPLIT_TOKENS = {
+    "tokens": ((16, 12, 6), P(None, "data"), P("data")),
+    "examples and tokens": ((16, 12, 6), P("model", "data"), P(("model", "data"))),
+    "too few examples": ((3, 12, 6), P(None, "data"), P()),
+    "one example": ((12, 6), P("data"), None),
+    "two axes of examples": ((2, 8, 12, 6), P(None, "data", "model"), P()),
+}
+
+
+@pytest.mark.parametrize("factor", [None, 1.25])
+@pytest.mark.parametrize("case", SPLIT_TOKENS)
+def test_explicit_axes_that_split_the_tokens_of_an_example(case, factor):
+    """The result is split as the input is, and the layer computes with whole examples."""
+    shape, spec, within = SPLIT_TOKENS[case]
+    if within is None:
+        within = spec if factor is None else P()
+    x = jax.random.normal(jax.random.key(1), shape)
+    alone = dx.MoE(6, 16, 8, capacity_factor=factor, rngs=dx.Rngs(0))
+    _, y, balance, grads = step(alone, x)
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    with jax.set_mesh(mesh):
+        layer = dx.init_sharded(lambda: dx.MoE(6, 16, 8, capacity_factor=factor, rngs=dx.Rngs(0)))
+        split = jax.device_put(x, NamedSharding(mesh, spec))
+        _, found, balance_found, grads_found = step(layer, split)
+        assert jax.typeof(layer._with_whole_examples(split)).sharding.is_equivalent_to(
+            NamedSharding(mesh.abstract_mesh, within), len(shape)
+        )
+        assert jax.typeof(layer(split)).sharding.is_equivalent_to(NamedSharding(mesh.abstract_mesh, spec), len(shape))
+    np.testing.assert_allclose(found, y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(balance_found, balance, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(grads_found), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

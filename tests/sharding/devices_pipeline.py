@@ -276,6 +276,66 @@ def test_a_stack_in_shard_map_runs_its_share():
     assert set(seen) == {(2, 2, (8, 8), 4)}
 
 
+def by_shards(run):
+    """A function of each shard of a stack and the whole batch, and its results for the two shards."""
+    specs = {"in_specs": (P("stage"), None), "out_specs": P("stage")}
+    return dx.shard_map(lambda stack, x: run(stack, x)[None], mesh=mesh_of(stage=2), **specs)
+
+
+def by_loops(stack, x):
+    """The same, layer by layer."""
+    layers = list(stack)
+    return jnp.stack([layers[i + 1](layers[i](x)) for i in (0, 2)])
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_share_of_a_stack_takes_an_input_that_all_devices_have(is_compiled):
+    """Each shard makes another result of it, so that what the loop carries varies."""
+    weights = jax.random.normal(jax.random.key(2), (2, 16, 8))
+    mapped, stack = by_shards(lambda stack, x: stack(x)), dx.clone(PLAIN)  # which the call puts on the mesh
+
+    def gradients(run):
+        of_loss = dx.value_and_grad(lambda stack, x: (run(stack, x) * weights).sum(), argnums=(0, 1))
+        return (dx.jit(of_loss) if is_compiled else of_loss)(dx.clone(PLAIN), BATCH)
+
+    assert_equal(mapped(stack, BATCH), by_loops(PLAIN, BATCH))
+    assert_equal(gradients(mapped), gradients(by_loops))
+
+
+def test_a_gradient_in_shard_map_of_a_share_of_a_stack():
+    def own(stack, x):
+        return dx.grad(lambda stack: (stack(x) ** 2).sum())(stack)
+
+    found = dx.shard_map(own, mesh=mesh_of(stage=2), in_specs=(P("stage"), None), out_specs=P("stage"))
+    found = found(dx.clone(PLAIN), BATCH)
+    assert_equal(found, dx.grad(lambda stack: (by_loops(stack, BATCH) ** 2).sum())(PLAIN))
+
+
+def test_loops_carry_what_comes_to_vary():
+    """Sums of the numbers of devices: the first value is that of all devices."""
+    number = lambda: jax.lax.axis_index("stage") + 1  # noqa: E731
+    loops = {
+        "scan": dx.scan(lambda x: x + number(), in_axes=dx.Carry, out_axes=dx.Carry, length=3),
+        "fori_loop": lambda x: dx.fori_loop(0, 3, lambda i, x: x + number(), x),
+        "while_loop": lambda x: dx.while_loop(lambda x: x[0] < 3, lambda x: x + number(), x),
+    }
+    for name, loop in loops.items():
+        run = dx.shard_map(loop, mesh=mesh_of(stage=2), in_specs=P(None), out_specs=P("stage"))
+        assert run(jnp.zeros(1, jnp.int32)).tolist() == ([3, 4] if name == "while_loop" else [3, 6]), name
+
+
+def test_what_a_loop_sums_up_does_not_vary():
+    """As in a layer that is split: the sum over devices is that of all devices."""
+    total = lambda x: jax.lax.psum(x * (jax.lax.axis_index("stage") + 1), "stage")  # noqa: E731
+    run = dx.shard_map(
+        dx.scan(total, in_axes=dx.Carry, out_axes=dx.Carry, length=2),
+        mesh=mesh_of(stage=2),
+        in_specs=P(None),
+        out_specs=P(None),
+    )
+    assert run(jnp.ones(1, jnp.int32)).tolist() == [9]
+
+
 # ================================================================= errors
 
 

@@ -373,6 +373,10 @@ DAMAGES = {
         lambda table: {**table, "arrays": [{**table["arrays"][0], "shape": [63, 8], "spec": ["data"]}]},
         "cannot split an array of this shape so",
     ),
+    "an array twice": (
+        lambda table: {**table, "arrays": table["arrays"] * 2},
+        "json, w: the plan has this array more than once",
+    ),
     "a field that is missing": (lambda table: {**table, "arrays": [{"path": ["w"]}]}, "KeyError: 'shape'"),
 }
 
@@ -387,6 +391,28 @@ def test_a_damaged_file_is_an_error_with_its_path(tmp_path, damage):
         path.write_text(changed if isinstance(changed, str) else json.dumps(changed))
     with pytest.raises(ShardingError, match=text):
         dx.Plan.read(path)
+
+
+def test_a_file_with_a_memory_that_there_is_not(tmp_path):
+    path = tmp_path / "plan.json"
+    made = dx.plan(model_of(w=param(64, 8)), {"data": 1})
+    made.write(path)
+    path.write_text(path.read_text().replace('"device"', '"pinned_hots"'))
+    with pytest.raises(ShardingError, match="Plan, w: the devices have no such memory") as caught:
+        dx.Plan.read(path)
+    assert "pinned_host" in caught.value.fix
+    mesh = jax.make_mesh((1,), ("data",))
+    for kind in (memory.kind for memory in mesh.devices.flat[0].addressable_memories()):
+        made.write(path)
+        path.write_text(path.read_text().replace('"device"', f'"{kind}"'))
+        assert dx.Plan.read(path).on(mesh)["w"].memory_kind == kind
+
+
+def test_fsdp_names_the_axis_of_the_mesh():
+    with pytest.raises(ShardingError, match="the mesh has no axis 'data'") as caught:
+        dx.plan(model_of(w=param(64, 8)), {"dp": 4}, dx.fsdp)
+    assert "lambda model: dx.fsdp(model, axis='dp')" in caught.value.fix
+    assert dx.plan(model_of(w=param(64, 64)), {"dp": 4}, lambda model: dx.fsdp(model, axis="dp"))["w"].spec == P("dp")
 
 
 # --- a mapping, parts, and use as a strategy ------------------------------------------------

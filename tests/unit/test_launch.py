@@ -107,6 +107,37 @@ def test_the_exit_status_is_that_of_the_one_that_failed(script, line, status, sa
     assert (done.returncode, done.stderr) == (status, said)
 
 
+WAITS_AT_ITS_END = """
+import atexit, declax.launch
+
+def wait():  # as JAX does
+    open(sys.argv[1], 'w').close()
+    time.sleep(3)
+
+if me == '1': atexit.register(wait)
+declax.launch._report_errors(int(os.environ[declax.launch.REPORTS]))
+if me == '1': sys.exit({status})
+while not os.path.exists(sys.argv[1]): time.sleep(0.1)
+raise ValueError('no answer')
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("'bad config'", "process 1 of 2 ended with status 1:\nbad config\n"),
+        ("3", "process 1 of 2 ended with status 3\n"),
+        ("0", "ValueError: no answer\n"),
+    ],
+)
+def test_one_that_exits_and_waits_for_the_others_is_named(script, tmp_path, status, said):
+    """The others fail since they get no answer from it, and it ends later than they do."""
+    done = launched("--processes 2", script(WAITS_AT_ITS_END.format(status=status)), tmp_path / "sign")
+    assert done.stderr.endswith(said)
+    assert done.returncode == {"3": 3}.get(status, 1)
+    assert "[0] ValueError: no answer\n" in done.stderr
+
+
 IGNORES = """
 signal.signal(signal.SIGTERM, lambda *_: print('ignored', flush=True))
 if me == '0':
@@ -234,6 +265,17 @@ def test_an_error_while_others_compute_ends_all_at_once(script, bad):
     assert done.returncode == 1
     assert done.stderr.endswith("AssertionError: a bug\n")
     assert f"\nprocess {bad} of 2 ended with status 1:\nTraceback" in done.stderr
+
+
+@pytest.mark.slow
+def test_one_that_exits_while_others_compute_is_named(script):
+    """JAX lets it wait for the others until the time is up, and aborts all."""
+    short = CONNECTED.replace("initialize()", "initialize(shutdown_timeout_seconds=5)")
+    program = script(short + "if me == '1': sys.exit('bad config')\nfloat((x + 1).sum())\n")
+    done = launched("--processes 2 --devices 1", program)
+    _, last = done.stderr.split("\nprocess 1 of 2 ")
+    assert "bad config\n" in last
+    assert done.returncode != 0
 
 
 def test_initialize_does_nothing_in_a_program_that_runs_alone(monkeypatch):

@@ -82,7 +82,9 @@ def fsdp(
             "there is no mesh" if devices is None else f"the mesh has no axis {missing or axis!r}",
             expected="a mesh with the axis, given or of jax.set_mesh",
             got="None" if devices is None else repr(sizes_of(devices)),
-            fix='with jax.set_mesh(jax.make_mesh((8,), ("data",))): dx.fsdp(model, axis="data")',
+            fix='with jax.set_mesh(jax.make_mesh((8,), ("data",))): dx.fsdp(model, axis="data")'
+            if devices is None
+            else _with_axis(next(iter(sizes_of(devices)), "data")),
         )
     state = state_of(model)
     paths: dict[Any, list[Path]] = {}
@@ -114,6 +116,14 @@ def fsdp(
     labels = {PathIn(*found): spec for spec, found in paths.items() if spec != rest} | {...: rest}
     return StateSharding(
         {f: spec if mesh is None else jax.NamedSharding(mesh, spec) for f, spec in labels.items()}, reasons, axes
+    )
+
+
+def _with_axis(name: str) -> str:
+    """The calls with a mesh axis: as a function, and where a function takes it as a strategy."""
+    return (
+        f"dx.fsdp(model, axis={name!r})        # the axis along which the batch is split\n"
+        f"dx.plan(model, mesh, lambda model: dx.fsdp(model, axis={name!r}))        # as a strategy"
     )
 
 

@@ -18,6 +18,9 @@ from declax.transforms._engine.prefixes import StateLabels
 _KINDS = (DEVICE, "pinned_host")
 """The kinds of memory that types of JAX tell apart, so that a program can move arrays between them."""
 
+_NAMES = (*_KINDS, "unpinned_host")
+"""The names that JAX accepts where there are no devices."""
+
 _FIX = 'dx.plan(model, mesh, dx.fsdp, memory={dx.OptVariable: "pinned_host"})'
 
 
@@ -71,9 +74,15 @@ class MemoryKinds:
             )
 
 
-def _kinds_of(mesh: AnyMesh) -> tuple[str, ...]:
-    """The kinds of memory of a mesh; of one without devices of this process, those that there are anywhere."""
+def memories_of(mesh: AnyMesh) -> tuple[str, ...]:
+    """The names of the memories of a mesh; of one without devices of this process, those that JAX knows."""
     devices = mesh.devices.flat if isinstance(mesh, Mesh) else ()
     local = next((device for device in devices if device.process_index == jax.process_index()), None)
-    there = _KINDS if local is None else {DEVICE, *(memory.kind for memory in local.addressable_memories())}
+    there = _NAMES if local is None else {memory.kind for memory in local.addressable_memories()}
+    return (DEVICE, *sorted({*there} - {DEVICE}))
+
+
+def _kinds_of(mesh: AnyMesh) -> tuple[str, ...]:
+    """The kinds of memory that a user chooses on a mesh."""
+    there = memories_of(mesh)
     return tuple(kind for kind in _KINDS if kind in there)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from declax._filters import Filter, PathIn
+from declax._sharding.memory_kinds import memories_of
 from declax._sharding.plan_entries import DEVICE, PlanEntry, entry_of_table, measured
 from declax._text.arrays import bytes_text
 from declax._text.folding import Line, folded
@@ -67,6 +69,7 @@ class Plan(StateSharding):
         batch_axes: Sequence[str] = (),
     ) -> None:
         paths: dict[tuple[PartitionSpec, str], list[Path]] = {}
+        _check_memories(entries, mesh)
         for entry in entries:
             paths.setdefault((entry.spec, entry.memory_kind), []).append(entry.path)
         super().__init__(
@@ -133,7 +136,7 @@ class Plan(StateSharding):
           mesh: with the axes and sizes of the plan.
 
         Raises:
-          ShardingError: it has others.
+          ShardingError: it has others, or its devices lack a memory of the plan.
         """
         if checked_mesh("Plan.on", mesh) == self.mesh:
             return self
@@ -192,7 +195,7 @@ class Plan(StateSharding):
           A plan without devices: ``plan.on(mesh)`` puts it on some.
 
         Raises:
-          ShardingError: the file is no plan, or a spec does not fit its mesh.
+          ShardingError: the file is no plan, has an array twice, or a spec or memory does not fit its mesh.
         """
         try:
             table = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -221,7 +224,7 @@ class Plan(StateSharding):
         """The plan that data of JSON describe.
 
         Raises:
-          ShardingError: they do not describe one, or a spec does not fit the mesh.
+          ShardingError: they do not describe one, have an array twice, or a spec or memory does not fit the mesh.
         """
         try:
             mesh = abstract_mesh(table["mesh"])
@@ -231,6 +234,14 @@ class Plan(StateSharding):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"[:200]
             raise ShardingError(where, "this is not a plan", got=got, fix="plan.write(path)") from None
+        twice = next((path for path, count in Counter(entry.path for entry in entries).items() if count > 1), None)
+        if twice is not None:
+            raise ShardingError(
+                f"{where}, {format_path(twice)}",
+                "the plan has this array more than once",
+                expected="one entry for each array",
+                fix="remove the other entries, or plan.write(path)",
+            )
         return Plan([measured(where, entry, sizes_of(mesh)) for entry in entries], mesh, unused, batch)
 
     # --- applied to a model ---
@@ -414,6 +425,20 @@ def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
 
 def _sharding(mesh: AnyMesh, spec: PartitionSpec, kind: str) -> NamedSharding:
     return NamedSharding(mesh, spec, memory_kind=None if kind == DEVICE else kind)
+
+
+def _check_memories(entries: Sequence[PlanEntry], mesh: AnyMesh) -> None:
+    """Raises if the devices of a mesh lack a memory of a plan."""
+    known = memories_of(mesh)
+    for entry in entries:
+        if entry.memory_kind not in known:
+            raise ShardingError(
+                f"Plan, {format_path(entry.path)}",
+                "the devices have no such memory",
+                expected=" or ".join(map(repr, known)),
+                got=repr(entry.memory_kind),
+                fix=suggest(entry.memory_kind, known) or "dx.plan(model, mesh, strategy, memory=...)",
+            )
 
 
 def _starts(path: Path) -> list[Path]:

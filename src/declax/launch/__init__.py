@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
@@ -21,7 +22,9 @@ PROCESS: Final = "DECLAX_PROCESS"
 REPORTS: Final = "DECLAX_LAUNCH_REPORTS"
 """The variable with the file descriptor to which a process writes the error with which it ends."""
 END_OF_REPORT: Final = "\0\n"
-"""The last line of a report. Helpers of the process may keep the descriptor open."""
+"""The last line of an error. Helpers of the process may keep the descriptor open."""
+AT_END: Final = "\0end\n"
+"""The line of a process whose program is over, by itself, by an error or by ``sys.exit``."""
 
 
 def initialize(**options: Any) -> None:
@@ -33,7 +36,8 @@ def initialize(**options: Any) -> None:
 
     Args:
       **options: further arguments of `jax.distributed.initialize`. Under the launcher, the default of
-        `shutdown_timeout_seconds` is 30: so long a process that calls ``sys.exit(1)`` waits for the others.
+        `shutdown_timeout_seconds` is 30: so long a process that calls ``sys.exit(1)`` waits for the others. When
+        they fail meanwhile, the launcher names the one that waited.
 
     Raises:
       RuntimeError: it was called before, or JAX has used a device.
@@ -55,13 +59,21 @@ def initialize(**options: Any) -> None:
 
 
 def _report_errors(descriptor: int) -> None:
-    """Tells the launcher of an error that ends this process, before JAX waits for the others at its end."""
+    """Tells the launcher of an error that ends this process, and of its end, before JAX waits there for the others.
+
+    Python does not say at the end of a program whether ``sys.exit`` has given a status.
+    """
     shown_before, process = sys.excepthook, os.getpid()
 
     def show(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
         shown_before(kind, error, at)
-        if isinstance(error, Exception) and os.getpid() == process:  # not Ctrl-C, and not in a fork
-            with open(descriptor, "w", encoding="utf-8", errors="replace") as report:
-                report.write("".join(traceback.format_exception(kind, error, at)) + END_OF_REPORT)
+        if isinstance(error, Exception):  # not Ctrl-C
+            write("".join(traceback.format_exception(kind, error, at)) + END_OF_REPORT)
+
+    def write(text: str) -> None:
+        if os.getpid() == process:  # not in a fork
+            with open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False) as report:
+                report.write(text)
 
     sys.excepthook = show
+    atexit.register(write, AT_END)  # runs before what was registered earlier, with which JAX waits

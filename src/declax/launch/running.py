@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import queue
@@ -18,7 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from types import FrameType
 from typing import IO, Any, Final, NamedTuple, TypeAlias
 
-from declax.launch import END_OF_REPORT, PROCESS, PROCESSES, REPORTS
+from declax.launch import AT_END, END_OF_REPORT, PROCESS, PROCESSES, REPORTS
 
 TIMED_OUT: Final = 124
 """The exit status where time is up, as that of ``timeout``."""
@@ -27,6 +26,8 @@ AFTER_FAILURE: Final = 5.0
 LAST_LINES: Final = 100
 """How many lines of a process that failed are shown again at the end."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BY_LAUNCHER: Final = (-signal.SIGTERM, -signal.SIGKILL)
+"""The statuses of processes that the launcher has ended."""
 FORWARDED: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -46,11 +47,13 @@ class Child:
 
     Attributes:
       error: the traceback that ended it, if it told.
+      is_at_end: whether its program is over, so that it waits for the others or has ended.
     """
 
     def __init__(self, number: int, words: Sequence[str], environment: dict[str, str]) -> None:
         self.number: int = number
         self.error: str = ""
+        self.is_at_end: bool = False
         self._prefix = f"[{number}] "
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         reading, writing = os.pipe()
@@ -87,11 +90,16 @@ class Child:
                 sink.flush()
 
     def _read_report(self, events: Events) -> None:
+        lines: list[str] = []
         with self._report:
-            lines = list(itertools.takewhile(lambda line: line != END_OF_REPORT, self._report))
-        if lines:
-            self.error = "".join(lines)
-            events.put(Event(self, 1, has_ended=False))
+            for line in self._report:
+                if line == AT_END:
+                    self.is_at_end = True
+                elif line == END_OF_REPORT:
+                    self.error = "".join(lines)
+                    events.put(Event(self, 1, has_ended=False))
+                else:
+                    lines.append(line)
 
     def _wait(self, streams: list[threading.Thread], events: Events) -> None:
         status = self._process.wait()
@@ -147,11 +155,11 @@ class _Ending:
         for child in self._children:
             child.send(number)
 
-    def begin(self, but: Child | None = None) -> None:
-        """Asks all to end, but the one that has an error and ends by itself."""
+    def begin(self, but: Sequence[Child] = ()) -> None:
+        """Asks all to end, but those that end by themselves."""
         self._deadline = min(self._deadline, time.monotonic() + min(self._grace, AFTER_FAILURE))
         for child in self._children:
-            if child is not but:
+            if child not in but:
                 child.send(signal.SIGTERM)
 
     def kill_if_due(self) -> bool:
@@ -171,7 +179,7 @@ def _wait(children: list[Child], events: Events, ending: _Ending, timeout: float
     """Waits for all; the status of the first that fails, whose error it prints last."""
     problem: tuple[Child, str, int] | None = None
     until = math.inf if timeout is None else time.monotonic() + timeout
-    running = list(children)
+    running, suspects = list(children), list[Child]()
     while running:
         if ending.kill_if_due() and problem is None:
             problem = running[0], "did not end in the grace time, and was killed", 128 + signal.SIGKILL
@@ -185,8 +193,12 @@ def _wait(children: list[Child], events: Events, ending: _Ending, timeout: float
         if event.has_ended:
             running.remove(event.child)
         if event.status and problem is None:
+            # One may have failed before: JAX waits at the end of a program for the others, with its status.
+            suspects = [child for child in running if child.is_at_end and child is not event.child]
             problem = event.child, *_said(event.status)
-            ending.begin(but=event.child)
+            ending.begin(but=(event.child, *suspects))
+        elif event.child in suspects and event.has_ended and event.status not in (0, *BY_LAUNCHER):
+            problem, suspects = (event.child, *_said(event.status)), []
     if problem is None:
         return 0
     child, text, status = problem

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import AxisType
 
 from declax import errors
 from declax._classes.decorator import dataclass
@@ -22,7 +23,14 @@ from declax._random.streams import Rngs, RngStream
 from declax._typing import Dtype, Initializer, PrecisionLike
 from declax._variables.kinds import Cache, Param
 from declax._variables.metadata import AXES, EMPTY, Metadata
-from declax._variables.placement import make_spec, sharding_at_creation
+from declax._variables.placement import (
+    context_mesh,
+    declared_sharding,
+    explicit_spec,
+    make_spec,
+    reshard,
+    sharding_at_creation,
+)
 from declax._variables.policy import COMPUTE_DTYPE, PARAM_DTYPE
 from declax.initializers import zeros
 from declax.nn import dtypes
@@ -129,13 +137,30 @@ def _norm_of_heads(metadata: Mapping[str, Any]) -> LayerNorm | None:
     return when(_Heads.normalize_qk, norm)
 
 
-def _sharding_of_keys(kernel: Param[jax.Array] | None, ndim: int) -> jax.NamedSharding | None:
+def _sharding_of_keys(where: str, kernel: Param[jax.Array] | None, ndim: int) -> jax.NamedSharding | None:
     """Where keys are that a kernel on a mesh makes, as far as the kernel decides: heads and their features."""
-    sharding = None if kernel is None or isinstance(kernel.value, Tracer) else kernel.value.sharding
+    sharding = None if kernel is None else _sharding_of(where, kernel)
     if not isinstance(sharding, jax.NamedSharding) or kernel is None:
         return None
     entries = [*sharding.spec, *[None] * (kernel.ndim - len(sharding.spec))]
     return jax.NamedSharding(sharding.mesh, make_spec(*[None] * (ndim - 2), *entries[-2:]))
+
+
+def _sharding_of(where: str, kernel: Param[jax.Array]) -> object:
+    """The sharding of an array; of a traced one on automatic axes, whose type does not have it, the declared one."""
+    if not isinstance(kernel.value, Tracer):
+        return kernel.value.sharding
+    if explicit_spec(kernel.value) is not None:
+        return jax.typeof(kernel.value).sharding
+    mesh = context_mesh()
+    is_split_here = mesh is None or AxisType.Manual in mesh.axis_types  # a shard_map has split the kernel
+    return None if is_split_here or mesh is None else declared_sharding(where, kernel._metadata, kernel.shape, mesh)[0]
+
+
+def _placed_as(cache: jax.Array, new: jax.Array) -> jax.Array:
+    """New keys or values with the sharding of their cache, which JAX does not reconcile on explicit axes."""
+    there = explicit_spec(cache)
+    return new if there is None or there == explicit_spec(new) else reshard(new, jax.typeof(cache).sharding)
 
 
 @dataclass
@@ -355,7 +380,8 @@ class MultiHeadAttention(_Heads):
           dtype: dtype of the cache.
           metadata: metadata of the keys and values, of axes ``(*batch, length, heads, head_features)``, such as
             ``{"out_sharding": ("batch", None, "heads", None)}``. Without `out_sharding`, the cache is on the mesh of
-            the kernel of `key`, with the same split of heads and their features.
+            the kernel of `key`, with the same split of heads and their features: while JAX traces, as under `jit`,
+            the split that the kernel declares.
 
         Raises:
           LayerError: the last size is not that of inputs.
@@ -379,10 +405,11 @@ class MultiHeadAttention(_Heads):
         kernel = getattr(self.key, "kernel", None)  # a program may have replaced the layer
         stack = () if kernel is None else kernel.shape[:-3]  # the axes of the layers in a `Stacked`
         shape = (*stack, *input_shape[:-1], self._kv_heads, self.head_dim)
-        place: Any = _sharding_of_keys(kernel, len(shape))
+        where = field_of(self, "init_cache")
+        place: Any = _sharding_of_keys(where, kernel, len(shape))
         if AXES in metadata:
             metadata = {**metadata, AXES: (*[None] * len(stack), *metadata[AXES])}
-            place = sharding_at_creation(field_of(self, "init_cache"), Metadata.of(metadata), shape)
+            place = sharding_at_creation(where, Metadata.of(metadata), shape)
         self.cached_key = Cache(zeros(None, shape, dtype, out_sharding=place), **metadata)
         self.cached_value = Cache(zeros(None, shape, dtype, out_sharding=place), **metadata)
         self.cache_index = Cache(jnp.zeros(stack, jnp.int32))
@@ -467,7 +494,7 @@ class MultiHeadAttention(_Heads):
         at = (*(zero for _ in batch), start, zero, zero)
 
         def write(cache: Cache[jax.Array], new: jax.Array) -> jax.Array:
-            new = new.astype(cache.dtype)
+            new = _placed_as(cache.value, new.astype(cache.dtype))
             if not is_known:  # JAX moves a slice beyond the end to the last positions
                 new = jnp.where(is_full, lax.dynamic_slice(cache.value, at, new.shape), new)
             cache.value = lax.dynamic_update_slice(cache.value, new, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from declax import errors
 from declax._classes.decorator import dataclass
@@ -109,6 +110,14 @@ class _Split(NamedTuple):
         return found
 
 
+def _split_as(inputs: jax.Array, result: jax.Array) -> jax.Array:
+    """A result whose tokens are where those of the input are."""
+    spec = explicit_spec(inputs)
+    assert spec is not None  # of an input that was moved
+    mesh = jax.typeof(inputs).sharding.mesh
+    return _reshard(result, NamedSharding(mesh, make_spec(*[*spec, *[None] * inputs.ndim][: inputs.ndim - 1])))
+
+
 _WHOLE = _Split(None)
 _reshard: Callable[..., jax.Array] = jax.sharding.reshard
 _all_to_all: Callable[..., jax.Array] = lax.all_to_all
@@ -129,15 +138,16 @@ class MoE(Layer):
     On a mesh axis that splits the experts and divides the batch, tokens go to the devices of their experts, and back,
     by two all-to-alls, if there is a capacity. Dropless layers gather the kernels of all experts on each device
     instead: how many tokens a device receives would depend on their values. Any other batch is left to XLA. Mesh axes
-    before that of the experts count as axes of the batch; one that splits hidden layers belongs behind it.
+    before that of the experts count as axes of the batch; one that splits hidden layers belongs behind it. Explicit
+    axes that split the tokens of an example split the examples within the layer, if they divide their number.
 
     JAX does not map `jax.lax.ragged_dot` over tokens alone. So under a `vmap` that shares a dropless layer, each expert
     computes all tokens, and a loop or a compiled function inside of it is an error of JAX. The layer takes any number
     of batch axes without `vmap`.
 
-    While `capture` runs, each call sows two values: ``balance_loss``, which is 1 if all experts are chosen equally
-    often and larger otherwise, to be added to the loss with a small factor; and ``dropped``, the fraction of choices
-    without effect.
+    While `capture` runs, each call sows ``balance_loss``, which is 1 if all experts are chosen equally often and larger
+    otherwise, to be added to the loss with a small factor. With a `capacity_factor`, it also sows ``dropped``, the
+    fraction of choices without effect.
 
     Shazeer et al., "Outrageously Large Neural Networks", https://arxiv.org/abs/1701.06538. Fedus, Zoph and Shazeer,
     "Switch Transformers", https://arxiv.org/abs/2101.03961, has the loss.
@@ -254,7 +264,12 @@ class MoE(Layer):
           Array of the shape of the input.
         """
         check_last_axis(self, "in_features", inputs)
-        x = self._examples(inputs)
+        by_example = self._with_whole_examples(inputs)
+        found = self._of_examples(self._examples(by_example)).reshape(inputs.shape)
+        return found if by_example is inputs else _split_as(inputs, found)
+
+    def _of_examples(self, x: jax.Array) -> jax.Array:
+        """The result for an input of three axes."""
         probabilities = jax.nn.softmax(self.router(x))
         renormalize = self.top_k > 1 if self.renormalize is None else self.renormalize
         experts, weights = choose(probabilities, self.top_k, renormalize=renormalize)
@@ -266,13 +281,31 @@ class MoE(Layer):
         split = self._split(x)
         if self.capacity_factor is None:
             run = functools.partial(self._dropless, split.exchanged)
-            return split.run(run, (x, experts, weights), kernels).reshape(inputs.shape)
+            return split.run(run, (x, experts, weights), kernels)
         size = capacity(self.capacity_factor, self.top_k, x.shape[1], self.num_experts)
         slots = slots_of(experts, self.num_experts, size)
         if CAPTURES_KEY in self.__dict__:
             Module.sow(self, Intermediate, "dropped", (slots == self.num_experts * size).mean())
         run = functools.partial(self._with_capacity, size, split.exchanged)
-        return split.run(run, (x, slots, weights), kernels).reshape(inputs.shape)
+        return split.run(run, (x, slots, weights), kernels)
+
+    def _with_whole_examples(self, inputs: jax.Array) -> jax.Array:
+        """An input of which explicit axes split no example: they split the first axis instead, where they divide it.
+
+        The tokens of an example share a capacity, and JAX has no sharding for the order in which they get slots.
+        """
+        spec = explicit_spec(inputs)
+        if spec is None or inputs.ndim < 2:
+            return inputs
+        entries: list[Any] = [*spec, *[None] * (inputs.ndim - len(spec))]
+        first, *others = map(names_of_entry, entries[:-1])
+        is_one = inputs.ndim == 2 and self.capacity_factor is not None  # all tokens are those of one example
+        if not (any(others) or (is_one and first)):
+            return inputs
+        mesh, joined = jax.typeof(inputs).sharding.mesh, (*first, *itertools.chain(*others))
+        divides = inputs.shape[0] % math.prod(mesh.shape[name] for name in joined) == 0
+        rows = () if is_one else joined if divides else first
+        return _reshard(inputs, NamedSharding(mesh, make_spec(rows or None, *[None] * (inputs.ndim - 2), entries[-1])))
 
     def _examples(self, inputs: jax.Array) -> jax.Array:
         """The input as ``(examples, length, features)``; without a capacity, a row of tokens is one of examples."""

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding
 
 from declax import _jax, errors
 from declax._fields.interning import Shared
@@ -20,8 +22,8 @@ from declax._graph.nodes import plain_key
 from declax._state.states import State
 from declax._state.tree import FlatForm
 from declax._typing import Path, PyTree, T
-from declax._variables.metadata import AXES, OPTIMIZER_AXES, Metadata
-from declax._variables.placement import alike, in_memory_of, placed
+from declax._variables.metadata import AXES, EMPTY, OPTIMIZER_AXES, Metadata
+from declax._variables.placement import alike, in_memory_of, mesh_of, placed
 from declax._variables.variable import Variable, new_variable
 from declax.training._branches import branches_of
 
@@ -143,7 +145,7 @@ def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     hooks on values. Its ``optimizer_sharding``, if any, is the sharding of the state.
     """
     sources = {
-        path: (value, None if leaf_def is None else _of_mirror(leaf_def[1]))
+        path: _Source(value, EMPTY if leaf_def is None else leaf_def[1], leaf_def is not None)
         for path, value, leaf_def in zip(
             parameters.paths, parameters.leaves, parameters.definition.leaf_defs, strict=True
         )
@@ -152,7 +154,15 @@ def variables_of(tree: PyTree, parameters: State[Any]) -> list[OptState[Any]]:
     return [_variable_for(leaf, sources, taken) for leaf in leaves_of(tree)]
 
 
-def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], taken: set[int]) -> OptState[Any]:
+class _Source(NamedTuple):
+    """A parameter, its metadata, and whether it is a Variable."""
+
+    value: Any
+    metadata: Metadata
+    is_variable: bool
+
+
+def _variable_for(leaf: Leaf, sources: dict[Path, _Source], taken: set[int]) -> OptState[Any]:
     value = leaf.value
     if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
         value = jnp.asarray(value)
@@ -168,15 +178,24 @@ def _variable_for(leaf: Leaf, sources: dict[Path, tuple[Any, Metadata | None]], 
     if id(value) in taken:
         value = jnp.copy(value)  # else donating the model would delete the optimizer's state as well
     taken.add(id(value))
-    parameter, metadata = sources.get(leaf.source, (None, None)) if leaf.source is not None else (None, None)
-    if metadata is None or getattr(parameter, "shape", None) != value.shape:
+    source = sources.get(leaf.source) if leaf.source is not None else None
+    if source is None or not source.is_variable or getattr(source.value, "shape", None) != value.shape:
         return OptArray(value)
-    unplaced = value
+    unplaced, metadata = value, _of_mirror(source.metadata)
     if metadata.axes is not None:
-        value = placed(errors.format_path(leaf.path), value, metadata)
+        value = placed(errors.format_path(leaf.path), value, _on_mesh_of(source, metadata))
     if value is unplaced:
-        value = in_memory_of(parameter, alike(value, parameter))
+        value = in_memory_of(source.value, alike(value, source.value))
     return new_variable(OptVariable, value, metadata, _jax.current_trace())
+
+
+def _on_mesh_of(source: _Source, metadata: Metadata) -> Metadata:
+    """The metadata by which state is placed: outside of a mesh, a sharding of its own is on that of the parameter."""
+    sharding = getattr(source.value, "sharding", None)  # a traced parameter has the mesh of the context, or none
+    is_elsewhere = OPTIMIZER_AXES not in source.metadata or isinstance(source.value, Tracer)
+    if is_elsewhere or not isinstance(sharding, NamedSharding) or mesh_of(metadata) is not None:
+        return metadata
+    return Metadata.of({**metadata, "mesh": sharding.mesh})
 
 
 @functools.lru_cache(maxsize=256)

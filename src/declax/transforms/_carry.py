@@ -21,6 +21,7 @@ from declax._graph.differences import first_differing, paths_of_objects
 from declax._graph.flattening import GraphDef, walk
 from declax._graph.nodes import plain_key
 from declax._graph.unflattening import StructureChange, blueprint_of, build_slots
+from declax._jax import varying_axes
 from declax._variables.variable import Variable
 from declax.errors import TransformError
 from declax.transforms._engine.captures import Closure
@@ -184,6 +185,20 @@ def _is_promotable(leaf: Any, new: Any) -> bool:
     return shape == new_shape and (dtype == new_dtype or (is_weak and jnp.result_type(leaf, new_dtype) == new_dtype))
 
 
+def _missing_axes(value: Any, new: Any) -> list[frozenset[Any]]:
+    """For each array, the axes of a `shard_map` along which only its next value varies."""
+    pairs = zip(jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(new), strict=True)
+    return [varying_axes(result) - varying_axes(leaf) for leaf, result in pairs]
+
+
+def _varying_as(value: Any, new: Any) -> Any:
+    """A first value that varies along the axes of the next one, too."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    pairs = zip(leaves, _missing_axes(value, new), strict=True)
+    made = [jax.lax.pcast(leaf, tuple(axes), to="varying") if axes else leaf for leaf, axes in pairs]
+    return jax.tree_util.tree_unflatten(tree, made)
+
+
 # ----------------------------------------------------------------- structure
 
 
@@ -234,18 +249,22 @@ class Steps:
     def trace(self, function: Callable[..., Outcome], leaves: Sequence[Any]) -> tuple[TracedFunction, Slots, list[Any]]:
         """Traces a function until a step keeps the types of its carry; returns leaves of these types.
 
-        As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again.
+        As in JAX, a first value of weak type takes the dtype of its next value, and the function is traced again. So
+        is it in a `shard_map` if the next value varies along more axes than the first one, as after a layer of a shard.
         """
         given = list(leaves)
         while True:
             traced = TracedFunction(function, given)
             step = self._analyse(traced.outcome)
-            pairs = zip(step.leaves, step.read(traced.outcome, given), strict=True)
+            pairs = list(zip(step.leaves, step.read(traced.outcome, given), strict=True))
             unlike = [(leaf, result) for leaf, result in pairs if types_of(given[leaf]) != types_of(result)]
-            if not unlike:
-                return traced, step, given
             for leaf, result in unlike:
                 given[leaf] = _promoted(given[leaf], result, self._context.of_leaf(leaf), self._context)
+            narrow = [(leaf, result) for leaf, result in pairs if any(_missing_axes(given[leaf], result))]
+            for leaf, result in narrow:
+                given[leaf] = _varying_as(given[leaf], result)
+            if not unlike and not narrow:
+                return traced, step, given
 
     def _analyse(self, outcome: Outcome) -> Slots:
         """Finds the carry, and what is stacked."""
