@@ -239,8 +239,8 @@ def mesh_of_array(value: Any) -> Mesh | None:
 
 def mesh_of_sharding(sharding: Any) -> Mesh | None:
     """The mesh of several devices of a sharding."""
-    is_on_mesh = type(sharding) is NamedSharding and isinstance(sharding.mesh, Mesh) and sharding.num_devices > 1
-    return sharding.mesh if is_on_mesh else None
+    mesh = sharding.mesh if type(sharding) is NamedSharding and sharding.num_devices > 1 else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 def devices_along_batch(array: jax.Array) -> int:
