@@ -295,7 +295,7 @@ class Einsum(Layer):
         rest = max(sum(isinstance(name, int) for name in axes) for axes in (of_x, operand)) if "..." in names[1] else 0
         result = _axis_names(names[1], len(names[1].replace("...", "")) + rest)
         pairs = [*zip(of_x, x.shape, strict=True), *zip(operand, kernel.shape, strict=True)]
-        sizes = dict(sorted(pairs, key=lambda pair: pair[1]))  # the larger one, where an axis of size 1 broadcasts
+        sizes = dict(sorted(pairs, key=lambda pair: pair[1] != 1))  # the other one, where an axis of size 1 broadcasts
         place = result_sharding(self, self.kernel, tuple(sizes[name] for name in result), out_sharding)
         kernel = gathered(self.kernel, kernel, x, _places(operand, of_x), place, _places(operand, result))
         options = dtypes.product_options(place, self.preferred_element_type)

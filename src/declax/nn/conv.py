@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar  # pyright knows it by this module only
 from typing import Any, ClassVar, TypeAlias
@@ -305,7 +306,7 @@ def _with_one_batch_axis(x: jax.Array, rank: int) -> jax.Array:
     if count == 1:
         return x
     order = _order_of_batch(x, count)
-    return x.transpose(*order, *range(count, x.ndim)).reshape(-1, *x.shape[count:])
+    return x.transpose(*order, *range(count, x.ndim)).reshape(math.prod(x.shape[:count]), *x.shape[count:])
 
 
 def _with_batch_axes_of(x: jax.Array, y: jax.Array) -> jax.Array:
