@@ -29,7 +29,7 @@ _NEAR: Final = 0.8
 METADATA: Final = frozenset(
     (
         "on_get_value on_set_value on_create_value on_add_axis on_remove_axis sharding sharding_names out_sharding "
-        "sharding_rules eager_sharding optimizer_sharding mesh tag trainable weight_decay"
+        "sharding_rules eager_sharding optimizer_sharding act_names mesh tag trainable weight_decay"
     ).split()
 )
 """The metadata that declax uses."""
