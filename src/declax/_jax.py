@@ -7,11 +7,12 @@ A *trace token* identifies a trace without keeping it alive; tokens of one trace
 from __future__ import annotations
 
 import functools
+import importlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import jax
 from jax._src import core as _core
@@ -21,6 +22,9 @@ from jax._src.clusters import ClusterEnv as _ClusterEnv
 from jax._src.traceback_util import register_exclusion
 
 from declax.errors import DeclaxError
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -217,7 +221,11 @@ _LIBRARIES: Final = {"declax", "jax", "functools", "contextlib"}
 
 # --- programs ---------------------------------------------------------------------
 
-# `jax.extend.core` has these classes too, but importing it loads Pallas, which takes as long as half of declax.
+
+@functools.cache
+def _programs() -> Any:
+    """`jax.extend.core`, when it is needed: importing it loads Pallas, which takes as long as half of declax."""
+    return importlib.import_module("jax.extend.core")
 
 
 def equations_of(jaxpr: Any) -> Iterator[Any]:
@@ -237,34 +245,35 @@ def primitives_of(jaxpr: Any) -> Iterator[str]:
 
 def value_of(var: Any, values: Mapping[Any, Any]) -> Any:
     """The value of an input of an equation, which may be a literal."""
-    return var.val if isinstance(var, _core.Literal) else values[var]
+    return var.val if isinstance(var, _programs().Literal) else values[var]
 
 
 def without_literals(equation: Any) -> tuple[Any, dict[Any, jax.Array]]:
     """An equation with variables in place of its literals, and the values of these variables."""
-    literals: list[Any] = [var for var in equation.invars if isinstance(var, _core.Literal)]
+    literals: list[Any] = [var for var in equation.invars if isinstance(var, _programs().Literal)]
     values = [jax.numpy.asarray(var.val, var.aval.dtype) for var in literals]
     variables = jax.make_jaxpr(lambda *values: values)(*values).jaxpr.invars
     inputs = iter(variables)
-    changed = [next(inputs) if isinstance(var, _core.Literal) else var for var in equation.invars]
+    changed = [next(inputs) if isinstance(var, _programs().Literal) else var for var in equation.invars]
     return equation.replace(invars=changed), dict(zip(variables, values, strict=True))
 
 
-def part_of(program: Any, inputs: Sequence[Any], equations: Sequence[Any], results: Sequence[Any]) -> _core.ClosedJaxpr:
+def part_of(program: Any, inputs: Sequence[Any], equations: Sequence[Any], results: Sequence[Any]) -> ClosedJaxpr:
     """Some equations of a program, in their order, as a program of its own."""
     names = program.debug_info.with_unknown_names()
     part = program.replace(
         constvars=[], invars=[*inputs], outvars=[*results], eqns=[*equations], debug_info=names, effects=frozenset()
     )
-    return _core.ClosedJaxpr(part, [])
+    made: ClosedJaxpr = _programs().ClosedJaxpr(part, [])
+    return made
 
 
 def run_equations(program: Any, equations: Sequence[Any], values: dict[Any, Any]) -> None:
     """Runs some equations of a program, in their order, and adds what they give to the values of its variables."""
-    inputs = (var for equation in equations for var in equation.invars if not isinstance(var, _core.Literal))
+    inputs = (var for equation in equations for var in equation.invars if not isinstance(var, _programs().Literal))
     given = [*dict.fromkeys(var for var in inputs if var in values)]
-    made = [var for equation in equations for var in equation.outvars if not isinstance(var, _core.DropVar)]
-    run = _core.jaxpr_as_fun(part_of(program, given, equations, made))
+    made = [var for equation in equations for var in equation.outvars if not isinstance(var, _programs().DropVar)]
+    run = _programs().jaxpr_as_fun(part_of(program, given, equations, made))
     values.update(zip(made, run(*[values[var] for var in given]), strict=True))
 
 
