@@ -163,6 +163,16 @@ def _placed_as(cache: jax.Array, new: jax.Array) -> jax.Array:
     return new if there is None or there == explicit_spec(new) else reshard(new, jax.typeof(cache).sharding)
 
 
+def _split_as(new: jax.Array, kept: jax.Array) -> jax.Array:
+    """Kept keys or values with the split of new ones, which that of queries is; each step reads all positions."""
+    there = explicit_spec(new)
+    if there is None or there == explicit_spec(kept):
+        return kept
+    place = make_spec(*(None if axis == new.ndim - 3 else entry for axis, entry in enumerate(there)))
+    found: jax.Array = reshard(kept, jax.NamedSharding(jax.typeof(new).sharding.mesh, place))
+    return found
+
+
 @dataclass
 class MultiHeadAttention(_Heads):
     """Attention by several heads, each of which compares queries with keys and takes a mean of values.
@@ -493,12 +503,12 @@ class MultiHeadAttention(_Heads):
         zero = jnp.zeros((), start.dtype)
         at = (*(zero for _ in batch), start, zero, zero)
 
-        def write(cache: Cache[jax.Array], new: jax.Array) -> jax.Array:
-            new = _placed_as(cache.value, new.astype(cache.dtype))
+        def write(cache: Cache[jax.Array], given: jax.Array) -> jax.Array:
+            new = _placed_as(cache.value, given.astype(cache.dtype))
             if not is_known:  # JAX moves a slice beyond the end to the last positions
                 new = jnp.where(is_full, lax.dynamic_slice(cache.value, at, new.shape), new)
             cache.value = lax.dynamic_update_slice(cache.value, new, at)
-            return cache.value
+            return _split_as(given, cache.value)
 
         keys, values = write(self.cached_key, key), write(self.cached_value, value)
         self.cache_index.value = start + steps
