@@ -332,6 +332,7 @@ WAYS_TO_A_MESH = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::declax.errors.ReplicationWarning")  # the axis of the model splits nothing
 @pytest.mark.parametrize("way", WAYS_TO_A_MESH)
 def test_grouped_convolutions_without_set_mesh(way):
     """Also where a layer cannot know the mesh."""
