@@ -107,7 +107,7 @@ def collectives(program: Any) -> Counter[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     run = dx.cli(Run, argv, default=HERE / "parallel.toml")
-    if run.recipe == "experts" and not run.model.full_arguments["experts"]:
+    if run.recipe == "experts" and run.model.full_arguments["experts"] < 2:
         print("recipe=experts splits experts, of which the model has none: set model.experts=8", file=sys.stderr)
         return 1
     recipe = RECIPES[run.recipe]

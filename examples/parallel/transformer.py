@@ -40,7 +40,7 @@ class Block(dx.Layer):
     )
     mlp_norm = dx.RMSNorm(width, scale_metadata=axes(None))
     mlp = dx.when(
-        experts > 0,
+        experts > 1,
         dx.MoE(
             width,
             width,

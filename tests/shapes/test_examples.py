@@ -25,6 +25,9 @@ CASES = {
     ("examples/vae", "vae"): set(),
 }
 
+COUNTED = {("transformer", "Block")}
+"""Classes with experts, whose capacity is computed of a length in numbers: checked as parts of a model below."""
+
 
 def classes_of(module):
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
@@ -44,6 +47,8 @@ def test_examples_are_proven(case, monkeypatch):
     module = importlib.import_module(name)
     with_depth = set()
     for cls in classes_of(module):
+        if (name, cls.__name__) in COUNTED:
+            continue
         report = dx.check_shapes(cls)
         first = report.checked[0]
         assert not report.findings, report
