@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Declaration, computed_fields
 from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
-from declax.config._data import SpecData, freeze, thaw
+from declax.config._data import FrozenDict, FrozenList, SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
+from declax.config.problems import Path
 
 _PLAIN: Final = ("builtins", "math", "operator", "_operator")
 """The modules whose functions are called; calls of other functions become specs."""
@@ -77,6 +79,58 @@ def computed_arguments(spec: SpecData) -> dict[str, Any]:
         return {}
     names = [p.name for p in spec.parameters if p.name not in spec.arguments and has_expression(p.default)]
     return {name: ClassBodyScope(spec).computed(name) for name in names}
+
+
+def exact_arguments(spec: SpecData) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that the object of a spec is made of: what the spec says with plain defaults, and what the class computes.
+
+    The second has defaults that are expressions, and the parts of the class body, but no Variables and no parts that
+    methods make. An expression remains where only an instance has its value.
+    """
+    if isinstance(spec.target, DeclaredPart):
+        return dict(spec.arguments), {}
+    scope = ClassBodyScope(spec)
+    said = {name: value for name, value in spec.full_arguments.items() if not _is_computed(value)}
+    made = {name: scope.read(name) for name in scope.parts if name not in said and name != RNGS}
+    return said, {name: value for name, value in made.items() if not isinstance(value, Declaration)}
+
+
+class Part(NamedTuple):
+    """A part of a spec, also one that a class body declares.
+
+    Attributes:
+      path: in a configuration; the parts that `repeat` makes have the path of their list, where one table is for all.
+      spec: with its arguments evaluated.
+    """
+
+    path: Path
+    spec: SpecData
+
+
+def parts_of(value: Any, path: Path = (), *, is_made: bool = False) -> Iterator[Part]:
+    """A spec and the parts in it, the outer ones first."""
+    if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+        yield Part(path, value)
+        said, made = exact_arguments(value)
+        for name, item in said.items():
+            yield from parts_of(item, (*path, name))
+        for name, item in made.items():
+            is_list = type(value.arguments.get(name)) is FrozenList
+            yield from parts_of(item, (*path, name), is_made=not is_list)
+    elif type(value) in (tuple, FrozenList) and is_made and value and all(item == value[0] for item in value):
+        yield from parts_of(value[0], path)
+    elif type(value) in (tuple, FrozenList, FrozenDict):
+        for key, item in value.items() if isinstance(value, FrozenDict) else enumerate(value):
+            yield from parts_of(item, (*path, key))
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether a class body computes a value: an expression, or a declared part, also in a list or dict."""
+    if isinstance(value, SpecData):
+        return isinstance(value.target, DeclaredPart)
+    if type(value) in (tuple, FrozenList, FrozenDict):
+        return any(map(_is_computed, value.values() if isinstance(value, FrozenDict) else value))
+    return isinstance(value, Term)
 
 
 def _overridden(value: Any) -> Any:

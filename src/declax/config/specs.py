@@ -128,7 +128,10 @@ class Spec(SpecData, Replacing, Generic[M_co]):
         return replace(self, {**(changes or {}), **named})
 
     def fingerprint(self) -> str:
-        """A hash of the spec that is equal in every process and on every machine.
+        """A hash of what the spec builds: all arguments, defaults and values that class bodies compute.
+
+        It is equal in every process, on every machine and Python, and for each way of importing a module. It changes
+        if a default of the code or the version of a class does, so that equal fingerprints mean equal models.
 
         Returns:
           64 hexadecimal digits.
@@ -140,7 +143,7 @@ class Spec(SpecData, Replacing, Generic[M_co]):
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
         'd9a9cf6a'
         """
-        return hashlib.sha256(canonical_text(self).encode(errors="surrogatepass")).hexdigest()
+        return hashlib.sha256(canonical_text(self).encode()).hexdigest()
 
     def summary(
         self,

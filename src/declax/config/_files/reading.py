@@ -52,6 +52,16 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise unreadable(name, f"the file is not UTF-8: {error.reason}", (line, None)) from None
+    found = parse(text, name)
+    found.file = name
+    return found
+
+
+def read_text(text: str, name: str | None, suffix: str) -> Document:
+    """Reads a text in the format of a suffix."""
+    parse = _PARSERS.get(suffix.lower())
+    if parse is None:
+        raise ConfigError(name or "the configuration", "unknown format", expected=", ".join(FORMATS), got=suffix)
     return parse(text, name)
 
 

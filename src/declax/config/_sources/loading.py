@@ -1,0 +1,213 @@
+"""From sources to a spec: they are merged, resolved and read; all problems are in one error."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from declax._fields.annotations import annotation_text
+from declax._typing import MISSING
+from declax.config._building import checked_refs
+from declax.config._data import SpecData
+from declax.config._declared import Part, parts_of
+from declax.config._files.documents import Document
+from declax.config._reading.catalog import catalog_for
+from declax.config._reading.parameters import target_name
+from declax.config._reading.readers import Context
+from declax.config._sources.composing import Configuration
+from declax.config._sources.resolving import resolve
+from declax.config._sources.words import ANYWHERE, Run, Word
+from declax.config._writing import COMPUTED, computed_data
+from declax.config.problems import Path, Place, Problem, Report, did_you_mean, path_text, shown
+from declax.errors import ConfigError, ConfigWarning
+
+_NO_WORDS: Final = Run("", ())
+
+
+class Loaded(NamedTuple):
+    """What sources say: the value that was read, and where each part of it was written."""
+
+    value: Any
+    configuration: Configuration
+
+
+class Loading:
+    """Reads sources for one class.
+
+    Args:
+      cls: the class, or a union or a function.
+      extra, migrate, env: as in `spec_from_config`.
+    """
+
+    def __init__(
+        self, cls: Any, *, extra: Iterable[Any] = (), migrate: bool = False, env: Collection[str] = ()
+    ) -> None:
+        self.cls = cls
+        self.catalog = catalog_for(tuple(extra))
+        self.migrate = migrate
+        self.env = env
+
+    def run(self, sources: Sequence[Document], run: Run = _NO_WORDS) -> Loaded:
+        """Reads sources with the words of one run; tries their other reading if a field refuses the first.
+
+        Raises:
+          ConfigError: lists all problems.
+        """
+        try:
+            return self._load(sources, run.words())
+        except ConfigError as error:
+            refused = _refused(run, error)
+            if not refused:
+                raise
+        try:
+            return self._load(sources, run.words(refused))
+        except ConfigError as error:
+            wrong = {problem.place.file for problem in error.problems if problem.code == "wrong-type"}
+            return self._load(sources, run.words(refused - wrong))
+
+    def _load(self, sources: Sequence[Document], words: Sequence[tuple[Word, Any]]) -> Loaded:
+        configuration = Configuration(self.catalog.root_reader(self.cls))
+        recorded: Mapping[str, Any] = {}
+        for index, source in enumerate(sources or [Document(None, {})]):
+            if index == 0 and isinstance(source.data, Mapping) and isinstance(source.data.get(COMPUTED), Mapping):
+                recorded = source.data[COMPUTED]
+                source = _without_computed(source)
+            configuration.add(source)
+        for word, value in words:
+            self._add_word(configuration, word, value)
+        found = self._read(configuration)
+        if recorded and isinstance(found, SpecData):
+            found = self._as_recorded(configuration, found, recorded, sources[0], is_alone=not (words or sources[1:]))
+        _warn_of_dropped(configuration)
+        return Loaded(found, configuration)
+
+    def _read(self, configuration: Configuration) -> Any:
+        """The value of a configuration, which is resolved if it cannot be read as it is."""
+        context, found = self._attempt(configuration)
+        if context and resolve(configuration, self.env):
+            context, found = self._attempt(configuration)
+        problems = [_told(problem, configuration) for problem in context.problems]
+        report = Report()
+        report.extend(configuration.problems)
+        report.extend(problem for problem in problems if problem is not None)
+        report.count += context.count - len(context.problems)
+        if report:
+            raise report.error(configuration.name or name_of(self.cls), configuration.place_of)
+        return found
+
+    def _attempt(self, configuration: Configuration) -> tuple[Context, Any]:
+        context = Context(migrate=self.migrate, catalog=self.catalog)
+        return context, checked_refs(configuration.reader.read(configuration.data, (), context), context)
+
+    # --- words for each part of a class -------------------------------------------------
+
+    def _add_word(self, configuration: Configuration, word: Word, value: Any) -> None:
+        if word.path[0] != ANYWHERE:
+            configuration.add_word(word, value)
+            return
+        trial = configuration.copy()
+        try:
+            found = self._read(trial)
+        except ConfigError:
+            return  # what is wrong without the word is reported
+        name, *rest = word.path[1:]
+        parts = list(parts_of(found)) if isinstance(found, SpecData) else []
+        paths = [part.path if rest else (*part.path, str(name)) for part in parts if _is_meant(part, str(name), rest)]
+        for path in paths:
+            configuration.add_word(word._replace(path=(*path, *rest)), value)
+        if not paths:
+            known = {target_name(part.spec.target).rpartition(".")[2] for part in parts}
+            noun = "no part of this class" if rest else "no part with this argument"
+            message = f"there is {noun}: {name}"
+            hint = did_you_mean(str(name), known)
+            problem = Problem("word", (), message, ", ".join(sorted(known)), None, hint, Place(word.origin))
+            configuration.problems.append(problem)
+
+    # --- exact records -------------------------------------------------------------------
+
+    def _as_recorded(
+        self, configuration: Configuration, found: SpecData, recorded: Mapping[str, Any], record: Document, is_alone: bool
+    ) -> SpecData:
+        """A spec with the computed values of its record, where the code computes others now from the same values."""
+        now = computed_data(found, self.catalog)
+        if all(now.get(pointer, MISSING) == value for pointer, value in recorded.items()):
+            return found
+        before = now
+        if not is_alone:
+            alone = Configuration(configuration.reader)
+            alone.add(_without_computed(record))
+            before = computed_data(self._read(alone), self.catalog)
+        changed: dict[Path, Any] = {}
+        for pointer, value in recorded.items():
+            path = tuple(key.replace("~1", "/").replace("~0", "~") for key in pointer[1:].split("/"))
+            is_said = pointer not in now and configuration.has(path)
+            follows_others = now.get(pointer, MISSING) != before.get(pointer, MISSING)
+            if now.get(pointer, MISSING) != value and not is_said and not follows_others:
+                changed[path] = value
+        for path, value in changed.items():
+            configuration.put_recorded(path, value, record)
+        if not changed:
+            return found
+        made = self._read(configuration)
+        told = [f"{path_text(path)}: {shown(value)}, and not {shown(now.get(_pointer(path)))}" for path, value in changed.items()]
+        lines = "\n".join(f"  {line}" for line in told[:20])
+        warnings.warn(
+            f"{record.name or 'the record'}: the code computes other values now; those of the record are used:\n{lines}",
+            ConfigWarning,
+            stacklevel=2,
+        )
+        return made
+
+
+def _pointer(path: Path) -> str:
+    return "/" + "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
+
+
+def _without_computed(source: Document) -> Document:
+    data = {key: value for key, value in source.data.items() if key != COMPUTED}  # type: ignore[attr-defined]  # it is a table
+    return dataclasses.replace(source, data=data)
+
+
+def _is_meant(part: Part, name: str, rest: Sequence[Any]) -> bool:
+    """Whether a word means a part: by the name of its class or of a base, or by an argument."""
+    if not rest:
+        return name in part.spec.parameters.by_name
+    target = part.spec.target
+    classes = target.__mro__ if isinstance(target, type) else (target,)
+    return any(target_name(cls).rpartition(".")[2] == name for cls in classes)
+
+
+def _refused(run: Run, error: ConfigError) -> set[str | None]:
+    """The words whose values a field refuses."""
+    sizes = {word.origin: len(word.path) for word, _, _ in run.chosen}
+    found = [problem for problem in error.problems if problem.place.file in sizes]
+    # A table or list with a wrong part is reported: its text would fit into many a field.
+    wrong = {p.place.file for p in found if p.code.startswith("ref") or len(p.path) > sizes[str(p.place.file)]}
+    return {problem.place.file for problem in found} - wrong
+
+
+def _told(problem: Problem, configuration: Configuration) -> Problem | None:
+    """A problem as people read it; None if it follows from one that was reported."""
+    path = problem.path
+    if any(path[: len(broken)] == broken for broken in configuration.broken):
+        return None
+    text = configuration.followed.get(path)
+    if text is None or problem.got is None:
+        return problem
+    return dataclasses.replace(problem, got=f"{problem.got}, the value of {text}")
+
+
+def _warn_of_dropped(configuration: Configuration) -> None:
+    dropped = [str(one) for one in configuration.replaced if one.is_dropped]
+    if dropped:
+        lines = "\n".join(f"  {line}" for line in dropped)
+        warnings.warn(f"another kind was chosen, which has other values:\n{lines}", ConfigWarning, stacklevel=2)
+
+
+def name_of(cls: Any) -> str:
+    """The name of what a configuration describes, for messages."""
+    if isinstance(cls, type) or hasattr(cls, "__name__"):
+        return target_name(cls)
+    return annotation_text(cls) or "the configuration"
