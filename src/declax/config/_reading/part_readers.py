@@ -10,12 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from declax import nn
 from declax._classes.pytree import Pytree
 from declax._fields.meanings import bindings_of
 from declax._fields.overrides import DeclaredPart
 from declax._fields.specifiers import multiple_of
-from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config import registry
 from declax.config._data import FrozenDict, Ref, SpecData
@@ -49,7 +47,7 @@ from declax.config._reading.readers import (
     read_ref,
 )
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
-from declax.config.registry import is_abstract, kinds_of
+from declax.config.registry import kinds_of, layers
 from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name
 from declax.initializers import NamedInitializer
 
@@ -504,14 +502,6 @@ def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any
 
 
 # --- open annotations ------------------------------------------------------------
-
-
-@functools.cache
-def layers() -> Mapping[str, Any]:
-    """The layers and containers of declax, by name."""
-    public = ((name, getattr(nn, name)) for name in dir(nn))
-    found = {n: cls for n, cls in public if isinstance(cls, type) and issubclass(cls, Pytree) and not is_abstract(cls)}
-    return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
 
 
 def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
