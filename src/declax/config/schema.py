@@ -20,6 +20,8 @@ from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
+_REF_PATTERN: Final = r"^(/.|\.?[^./\s][^/]*$)"
+_REF_HELP: Final = "its path: /blocks/0 or blocks.0 from the root, or .embed for a part of the same table"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 
 
@@ -147,7 +149,7 @@ class Schemas:
             "title": REF,
             "description": "a part that is described at another place: one object in both places",
             "type": "object",
-            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, such as /blocks/0"}},
+            "properties": {REF: {"type": "string", "pattern": _REF_PATTERN, "description": _REF_HELP}},
             "required": [REF],
             "additionalProperties": False,
         }

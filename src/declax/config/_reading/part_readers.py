@@ -314,6 +314,7 @@ class CallReader:
                 f"a parameter cannot be called {KIND!r}; this key selects the class in configurations",
                 fix="rename the parameter",
             )
+        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
         self.called: Any = called(target)
         version_of(self.called)  # refuses a wrong one
         cls = getattr(annotation, "cls", self.called)
@@ -348,8 +349,10 @@ class CallReader:
                 raise error
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
+        place = tuple(map(str, path))
+        context.names[place] = self.names
         if self.called is self.target:  # a Ref cannot point at a declared part
-            context.parts[tuple(map(str, path))] = self.target
+            context.parts[place] = self.target
         arguments = self.arguments(table, path, context, choices)
         if arguments is None or not self._are_multiples(arguments, path, context):
             return INVALID

@@ -20,7 +20,7 @@ import numpy as np
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import is_dtype_like, target_name
-from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
+from declax.config.problems import EACH, REF, Path, Report, described, did_you_mean, shown, steps_of
 from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
 from declax.errors import ConfigError
 
@@ -43,6 +43,7 @@ class Context(Report):
         super().__init__()
         self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
+        self.names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of the parameters of each part, in their order
         self.refs: list[tuple[Path, tuple[str, ...], tuple[str, ...], Any]] = []
         self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
         self.migrate = migrate
@@ -69,6 +70,7 @@ class Context(Report):
     def take(self, attempt: Context) -> None:
         self.refs += attempt.refs
         self.parts.update(attempt.parts)
+        self.names.update(attempt.names)
         self.merge(attempt)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
@@ -664,18 +666,45 @@ class AliasReader(WrappingReader):
 def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
     """The Ref of a table with the key ``$ref``; its target is checked after reading."""
     target = table[REF]
-    if type(target) is str and len(table) == 1:
-        with contextlib.suppress(ConfigError):
-            ref = Ref(target)
-            context.add_ref(path, ref.keys, reader)
-            return ref
-    hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
+    others = [key for key in table if key != REF]
+    if others:
+        listed_keys = ", ".join(shown(key, 40) for key in others[:6])
+        context.add(
+            "unknown-key", (*path, others[0] if isinstance(others[0], str) else shown(others[0])),
+            f"a table with {REF!r} stands for another part as it is, and has no other keys",
+            expected='{ "$ref" = "/path/to/part" } and no other key', got=listed_keys,
+            hint=f"remove {listed_keys}; or remove {REF!r}, and describe a part of its own",
+        )  # fmt: skip
+        return INVALID
+    keys = _keys_of_ref(target, path, context) if type(target) is str else None
+    if keys is not None:
+        ref = Ref.to(keys)
+        context.add_ref(path, ref.keys, reader)
+        return ref
+    is_short = type(target) is str and len(target) < 100 and re.fullmatch(r"[\w./\[\]-]*\w[\w./\[\]-]*", target)
+    hint = "/" + "/".join(re.findall(r"[\w-]+", target)) if is_short else None
     context.add(
-        "ref", path, "not a reference: a path from the root has a / before each name and index",
-        expected='{ "$ref" = "/path/to/part" } and no other key', got=shown(dict(table)),
-        hint=hint and f'"$ref" = "{hint}"',
+        "ref", path, "not a reference: a path from the root has a / before each name and index, or dots between them",
+        expected='{ "$ref" = "/path/to/part" }, "path.to.part", or ".name" for a part of the same table',
+        got=shown(dict(table) if type(target) is not str else target), hint=hint and f'"$ref" = "{hint}"',
     )  # fmt: skip
     return INVALID
+
+
+def _keys_of_ref(text: str, path: Path, context: Context) -> tuple[str, ...] | None:
+    """The path of a reference, from where Refs start; None if the text is no path."""
+    if text.startswith("/"):
+        with contextlib.suppress(ConfigError):
+            return Ref(text).keys
+        return None
+    is_relative = text.startswith(".")
+    keys = None if "/" in text else steps_of(text[1:] if is_relative else text)
+    if keys is None or EACH in keys:
+        return None
+    around = list(path[len(context.base) : -1]) if is_relative else []
+    while around and isinstance(around[-1], int):  # the items of a list stand in the table that has the list
+        around.pop()
+    return (*map(str, around), *keys)
 
 
 def entries(value: Any) -> Iterable[tuple[Any, Any]]:
