@@ -45,6 +45,7 @@ from declax.config._reading.readers import (
     listed,
     plain,
     read_ref,
+    unquoted_table,
 )
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
 from declax.config.registry import kinds_of, layers
@@ -176,7 +177,7 @@ class ChoiceReader(Reader):
         if type(tag) is str and tag in self.choices:
             return tag
         if type(tag) is not str:
-            context.wrong((*path, KIND), f"the name of {self.noun}", tag)
+            context.wrong((*path, KIND), f"string, {one_of(self.choices)}", tag)
             return None
         _add_unknown_kind(tag, (*path, KIND), one_of(self.choices), self.choices, context)
         return None
@@ -488,7 +489,7 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
-    hint = did_you_mean(tag, choices) or did_you_mean(tag.rpartition(".")[2], choices)
+    hint = did_you_mean(tag, choices) or did_you_mean(tag.rpartition(".")[2], choices) or unquoted_table(tag)
     if hint is None:
         hint = "dx.register_kind, or extra=[...], adds a class or function"
     context.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)

@@ -164,6 +164,8 @@ class Reader(abc.ABC):
         return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
+        if hint is None and "table" in self.words:
+            hint = unquoted_table(value)
         return context.wrong(path, self.expected, value, hint)
 
 
@@ -742,7 +744,25 @@ def _unquoted(text: str, kind: Callable[[str], object]) -> str:
         kind(text if len(text) <= 40 else "")
     except ValueError:
         return "write a number, without quotes"
+    if "_" in text:
+        return f"write {text.strip().replace('_', '')} without quotes; YAML 1.2 and JSON have no _ in numbers"
     return f"write {text.strip()} without quotes"
+
+
+_BARE: Final = re.compile(r"(\w[\w.]*)\s*[=:]\s*(?:([A-Za-z_][\w./+-]*)|([^\s,{}][^,{}]*|(?=\{)))")
+
+
+def unquoted_table(value: object) -> str | None:
+    """The fix for a string that looks like an inline table, as on a command line; None for other values."""
+    if type(value) is not str or len(value) > 200 or not re.fullmatch(r"\{\s*\w[^\"']*\}", value.strip()):
+        return None
+    made = _BARE.sub(lambda found: f"{found[1]}={_word(found[2]) or (found[3] or '').strip()}", value.strip())
+    made = re.sub(r",\s*", ", ", made)
+    return f"quote the strings in it: {made} (for a shell, the whole word in ' ')" if '"' in made else None
+
+
+def _word(text: str | None) -> str | None:
+    return text if text is None or text in ("true", "false", "inf", "nan") else f'"{text}"'
 
 
 def _number_of(key: str) -> Any:
