@@ -131,7 +131,8 @@ class Schemas:
         found = reader.schema(self)
         factor = multiple_of(parameter.notes)  # a schema cannot compare two fields: the text says it
         relation = f"a multiple of {factor}" if isinstance(factor, str) else ""
-        text = "; ".join(filter(None, (parameter.help, relation)))
+        not_finite = "NaN and infinity are allowed" if parameter.notes.get("allow_nan") else ""
+        text = "; ".join(filter(None, (parameter.help, relation, not_finite)))
         notes: Schema = {"description": text} if text else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults

@@ -30,6 +30,7 @@ from declax.config._reading.parameters import (
 )
 from declax.config._reading.readers import (
     INVALID,
+    NO_LIMITS,
     TUPLE,
     WORDS,
     Context,
@@ -49,7 +50,7 @@ from declax.config._reading.readers import (
 )
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
 from declax.config.registry import kinds_of, layers
-from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name
+from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name, with_article
 from declax.initializers import NamedInitializer
 
 if TYPE_CHECKING:
@@ -354,7 +355,9 @@ class CallReader:
         context.names[place] = self.names
         if self.called is self.target:  # a Ref cannot point at a declared part
             context.parts[place] = self.target
+        outer, context.limits = context.limits, NO_LIMITS
         arguments = self.arguments(table, path, context, choices)
+        context.limits = outer
         if arguments is None or not self._are_multiples(arguments, path, context):
             return INVALID
         try:
@@ -365,10 +368,12 @@ class CallReader:
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
         if self.called is self.target:
             context.parts[tuple(map(str, path))] = self.target
+        outer, context.limits = context.limits, NO_LIMITS
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
             if reader is not None:
                 (reader.accept if type(value) is Ref else reader.read)(value, (*path, name), context)
+        context.limits = outer
         self._are_multiples(spec.arguments, path, context)
 
     def _are_multiples(self, arguments: Mapping[str, Any], path: Path, context: Context) -> bool:
@@ -541,6 +546,8 @@ class AnyReader(Reader):
             return self.parts.read(value, path, context)
         if len(value) == 1 and REF in value:
             return read_ref(value, path, context, self)
+        if type(value) is not FrozenDict and self._has_misspelt_tag(value, path, context):
+            return INVALID
         if TUPLE not in value:
             table = self.table if self.parts.declared is None else self.parts
             return table.read(value, path, context)
@@ -548,6 +555,16 @@ class AnyReader(Reader):
             return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', value)
         found = self.items.read(value[TUPLE], path, context)  # paths index tuples as they index lists
         return found if found is INVALID else tuple(found)
+
+    def _has_misspelt_tag(self, table: Mapping[Any, Any], path: Path, context: Context) -> bool:
+        """Whether a key is a near miss of the tag, and its value the name of a class; adds a problem if so."""
+        for key, value in table.items():
+            if type(value) is str and type(key) is str and did_you_mean(key, [KIND]) and value in self.parts.choices:
+                message = f"the value is the name of {with_article(value)}, but the key is not {KIND!r}"
+                hint = f"did you mean {KIND!r}?"
+                context.add("misspelt-kind", (*path, key), message, expected=KIND, got=shown(key), hint=hint)
+                return True
+        return False
 
     def below(self, value: Any, key: Any) -> Reader:
         return self._inner

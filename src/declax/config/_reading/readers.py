@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import functools
+import math
 import pathlib
 import re
 import uuid
@@ -36,6 +37,30 @@ INVALID: Final = _Invalid.INVALID
 """The result of a reader for invalid data; the report has the problem."""
 
 
+class Limits(NamedTuple):
+    """What the field that is read allows of numbers.
+
+    Attributes:
+      low, high: the bounds of the field; infinite if it has none, and any number is allowed.
+      allows_nan: whether NaN and infinity are allowed.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    allows_nan: bool = False
+
+    def allow(self, value: int) -> bool:
+        """Whether an int is of at most 128 bits, or within a bound."""
+        if -_MAX_INT < value < _MAX_INT:
+            return True
+        return self.high is not None and value <= self.high if value > 0 else self.low is not None and value >= self.low
+
+
+NO_LIMITS: Final = Limits()
+_ANY_NUMBER: Final = Limits(-math.inf, math.inf, True)
+_MAX_INT: Final = 1 << 128
+
+
 class Context(Report):
     """What the readers collect while they read one configuration: problems, parts and references."""
 
@@ -47,6 +72,7 @@ class Context(Report):
         self.refs: list[tuple[Path, tuple[str, ...], tuple[str, ...], Any]] = []
         self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
         self.migrate = migrate
+        self.limits: Limits = NO_LIMITS
         self.max_depth = MAX_DEPTH
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
@@ -64,8 +90,16 @@ class Context(Report):
         attempt = Context(migrate=self.migrate, catalog=self.catalog)
         attempt.max_depth = self.max_depth
         attempt.base = self.base
+        attempt.limits = self.limits
         attempt.known = {} if self.known is None else self.known
         return attempt
+
+    @classmethod
+    def converting(cls) -> Context:
+        """The context for conversions of values that are checked elsewhere: any number passes."""
+        made = cls()
+        made.limits = _ANY_NUMBER
+        return made
 
     def take(self, attempt: Context) -> None:
         self.refs += attempt.refs
@@ -123,11 +157,11 @@ class Reader(abc.ABC):
 
     def fits(self, value: Any) -> bool:
         """Whether `read` accepts a value."""
-        return self.read(value, (), Context()) is not INVALID
+        return self.read(value, (), Context.converting()) is not INVALID
 
     def reads_as(self, data: Any, value: Any) -> bool:
         """Whether `read` gives a frozen value for some data."""
-        found = self.read(data, (), Context())
+        found = self.read(data, (), Context.converting())
         return found is not INVALID and key_of(freeze(found)) == key_of(value)
 
     def below(self, value: Any, key: Any) -> Reader | None:
@@ -148,7 +182,7 @@ class Reader(abc.ABC):
 
     def interpret(self, value: Any) -> Any:
         """Converts a frozen value as `read` does; keeps one that does not fit, which `Spec.check` reports."""
-        found = self.read(value, (), Context())
+        found = self.read(value, (), Context.converting())
         return value if found is INVALID else found
 
     def name_of(self, value: Any) -> str | None:
@@ -199,7 +233,7 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            return value
+            return value if context.limits.allow(value) else _too_big(value, self.expected, path, context)
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)
@@ -218,11 +252,24 @@ class FloatReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, (float, np.floating)):
-            return value
+            is_fine = context.limits.allows_nan or math.isfinite(value)
+            return value if is_fine else _not_finite(value, self.expected, path, context)
         if _is_int(value):
             with contextlib.suppress(OverflowError):
                 return float(value)
         return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
+
+
+def _not_finite(value: Any, expected: str, path: Path, context: Context) -> Any:
+    hint = "dx.field(allow_nan=True), or a default that is not finite, allows NaN and infinity"
+    context.add("not-finite", path, "the value is not finite", expected=expected, got=shown(float(value)), hint=hint)
+    return INVALID
+
+
+def _too_big(value: int, expected: str, path: Path, context: Context) -> Any:
+    hint = f"dx.field({'le' if value > 0 else 'ge'}=...) allows ints of more than 128 bits"
+    context.add("too-big", path, "the int has more than 128 bits", expected=expected, got=shown(value), hint=hint)
+    return INVALID
 
 
 class StrReader(Reader):
