@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -303,12 +303,27 @@ class UnionReader(Reader):
         return INVALID
 
 
+class _Readers(dict[str, Reader]):
+    """The readers of parameters, each made when it is asked for."""
+
+    def __init__(self, make: Callable[[str], Reader]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Reader:
+        made = self[name] = self._make(name)
+        return made
+
+
 class CallReader:
+    """The reader of the arguments of a target; that of each parameter is made when a table or a spec has it."""
+
     def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
         self.catalog = catalog
         self.target = target
         self.name: str = target_name(target)
         self.parameters: Parameters = parameters_of(target)
+        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
         self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
             self.refusals[KIND] = ConfigError(
@@ -316,34 +331,44 @@ class CallReader:
                 f"a parameter cannot be called {KIND!r}; this key selects the class in configurations",
                 fix="rename the parameter",
             )
-        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
         self.called: Any = called(target)
         version_of(self.called)  # refuses a wrong one
         cls = getattr(annotation, "cls", self.called)
-        bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
-        self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
-        extra = self.parameters.extra
-        self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
+        self._bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
+        self.readers: dict[str, Reader] = _Readers(self._make)
         self.renamed: dict[str, str] = {
             old: p.name for p in self.parameters if (old := p.notes.get("renamed_from")) is not None
         }
 
-    def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
+    @functools.cached_property
+    def extra(self) -> Reader | None:
+        """The reader of each of the ``**kwargs``."""
+        return None if self.parameters.extra is None else self._reader(self.parameters.extra)
+
+    def _make(self, name: str) -> Reader:
+        parameter = self.parameters.by_name[name]
+        return checked(parameter, self._reader(parameter))
+
+    def _reader(self, parameter: Parameter) -> Reader:
         try:
-            return self.catalog.parameter_reader(parameter, bindings)
+            return self.catalog.parameter_reader(parameter, self._bindings)
         except ConfigError as error:
             name = KIND if parameter is self.parameters.extra else parameter.name
             self.refusals[name] = error
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
-        return self.readers.get(name, self.extra)
+        return self.readers[name] if name in self.parameters.by_name else self.extra
 
     def check_readable(self, names: Collection[Any] | None = None) -> None:
         """Raises the error of an unreadable parameter, of some names or of all.
 
         Then the annotations are resolved again at the next use.
         """
+        for name in self.names if names is None else names:
+            if name not in self.readers and name in self.parameters.by_name:
+                self.readers[name]
+        _ = self.extra
         for name, error in self.refusals.items():
             if names is None or name == KIND or name in names:
                 self.catalog.forget(self.target)
@@ -405,9 +430,9 @@ class CallReader:
         unknown: list[Any] = []
         for key, item in current.items():
             name: Any = key
-            if key not in self.readers:
+            if key not in self.parameters.by_name:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
-            if name in self.readers and (name == key or name not in current):
+            if name in self.parameters.by_name and (name == key or name not in current):
                 found[name] = self.readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
@@ -459,10 +484,10 @@ class CallReader:
         elif key == "<<":
             hint = "YAML 1.2 has no merge keys: write the keys of the other table here"
         else:
-            hint = did_you_mean(key, self.readers)
+            hint = did_you_mean(key, self.names)
             if hint is None and self.parameters.variadic is not None and is_list(table[key]):
                 hint = f"{self.parameters.variadic} = [...]   # the list for *{self.parameters.variadic}"
-        expected = listed(self.readers) or "no keys"
+        expected = listed(self.names) or "no keys"
         context.add("unknown-key", (*path, key), message, expected=expected, hint=hint)
 
 
@@ -528,11 +553,18 @@ class AnyReader(Reader):
     def __init__(self, catalog: Catalog, *, keeps_specs: bool = False, declared: DeclaredPart | None = None) -> None:
         self.catalog = catalog
         self.keeps_specs = keeps_specs
-        choices = anywhere(catalog.extra)
-        self.parts = ChoiceReader(catalog, choices, "a part", declared=declared, keeps_specs=keeps_specs)
+        self.declared = declared
         self._inner: AnyReader = self if declared is None else catalog.anything
         self.items: ListReader = ListReader(self._inner, list)
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self._inner)
+
+    @functools.cached_property
+    def parts(self) -> ChoiceReader:
+        """The reader of tables with the tag; loads the layers of declax."""
+        choices = anywhere(self.catalog.extra)
+        return ChoiceReader(
+            self.catalog, choices, "a part", declared=self.declared, keeps_specs=self.keeps_specs
+        )
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if is_list(value):
@@ -540,7 +572,7 @@ class AnyReader(Reader):
             return tuple(found) if type(value) is tuple and found is not INVALID else found
         if not isinstance(value, Mapping):
             return self.accept(value, path, context)
-        if type(value) is FrozenDict and self.parts.declared is None:  # of a spec, where `kind` is a key as any other
+        if type(value) is FrozenDict and self.declared is None:  # of a spec, where `kind` is a key as any other
             return self.table.read(value, path, context)
         if KIND in value:
             return self.parts.read(value, path, context)
@@ -549,7 +581,7 @@ class AnyReader(Reader):
         if type(value) is not FrozenDict and self._has_misspelt_tag(value, path, context):
             return INVALID
         if TUPLE not in value:
-            table = self.table if self.parts.declared is None else self.parts
+            table = self.table if self.declared is None else self.parts
             return table.read(value, path, context)
         if len(value) > 1 or not is_list(value[TUPLE]):
             return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', value)
@@ -559,7 +591,8 @@ class AnyReader(Reader):
     def _has_misspelt_tag(self, table: Mapping[Any, Any], path: Path, context: Context) -> bool:
         """Whether a key is a near miss of the tag, and its value the name of a class; adds a problem if so."""
         for key, value in table.items():
-            if type(value) is str and type(key) is str and did_you_mean(key, [KIND]) and value in self.parts.choices:
+            is_near = type(key) is str and type(value) is str and 2 < len(key) < 8 and did_you_mean(key, [KIND])
+            if is_near and value in self.parts.choices:
                 message = f"the value is the name of {with_article(value)}, but the key is not {KIND!r}"
                 hint = f"did you mean {KIND!r}?"
                 context.add("misspelt-kind", (*path, key), message, expected=KIND, got=shown(key), hint=hint)
