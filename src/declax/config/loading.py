@@ -395,7 +395,7 @@ class _SpecExtractor:
                 f"{self.name}.{path_text(path)}" if path else self.name,
                 "a function made the layers of this stack, and a Spec cannot say which",
                 got=describe(model),
-                fix="dx.Stacked(dx.spec(Block, 8), 12, rngs=rngs)        # the Spec of a layer in place of the function",
+                fix="dx.Stacked(dx.spec(Block, 8), 12, rngs=rngs)        # the Spec of a layer, not a function",
             )
         return {name: given[name] for name in parameters.by_name if given[name] is not parameters.by_name[name].default}
 

@@ -90,6 +90,11 @@ class Schemas:
 
         return [reference(tag, target) for tag, target in choices.items()]
 
+    def bound(self, tag: str, call: CallReader) -> list[Schema]:
+        """A reference to the definition of a function with arguments."""
+        make = functools.partial(self._call_schema, tag, call, is_tag_needed=True)
+        return [self._once((tag, call, True), tag, make)]
+
     def shared(self, reader: Reader, name: str) -> Schema:
         """A reference to the definition of a reader."""
         return self._once(reader, name, lambda: reader.definition(self))

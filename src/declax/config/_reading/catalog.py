@@ -46,6 +46,7 @@ from declax.config._reading.parameters import (
     Parameter,
     allows_dtypes,
     is_dtype,
+    parameters_of,
     spells_dtypes,
     target_name,
 )
@@ -53,9 +54,11 @@ from declax.config._reading.part_readers import (
     AnyReader,
     CallReader,
     ChoiceReader,
+    FunctionReader,
     InitializerReader,
     UnionReader,
     anywhere,
+    without_first,
 )
 from declax.config._reading.readers import (
     TEXTS,
@@ -68,7 +71,6 @@ from declax.config._reading.readers import (
     ListReader,
     LiteralReader,
     MappingReader,
-    NamesReader,
     NullReader,
     ObjectReader,
     Reader,
@@ -89,6 +91,7 @@ class Catalog:
     def __init__(self, extra: tuple[Any, ...] = ()) -> None:
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
+        self._bindable: dict[Any, tuple[CallReader, str | None]] = {}
         self._readers: dict[Any, Reader] = {}
         self._open: set[Any] = set()  # the annotations whose readers are being created
 
@@ -99,9 +102,18 @@ class Catalog:
             found = self._calls[key] = CallReader(self, target, annotation)
         return found
 
+    def bindable(self, function: Any) -> tuple[CallReader, str | None]:
+        """The reader of the arguments that data may bind to a function, and the name of the first parameter."""
+        found = self._bindable.get(function)
+        if found is None:
+            parameters, first = without_first(parameters_of(function))
+            found = self._bindable[function] = CallReader(self, function, parameters=parameters), first
+        return found
+
     def forget(self, target: Any) -> None:
         """Drops the readers of a target; its unresolved annotations may resolve later."""
         self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
+        self._bindable.pop(target, None)
 
     @functools.cached_property
     def anything(self) -> AnyReader:
@@ -352,7 +364,7 @@ class Catalog:
         if callable(default) and isinstance(name, str) and name != "<lambda>":
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
-        return NamesReader(noun, table, "unknown-activation")
+        return FunctionReader(self, noun, table)
 
 
 class _UnresolvedError(Exception):

@@ -20,7 +20,6 @@ from declax.config._data import FrozenDict, Ref, SpecData
 from declax.config._reading.limits import checked, is_multiple
 from declax.config._reading.parameters import (
     NO_BINDINGS,
-    Bindings,
     Parameter,
     Parameters,
     called,
@@ -37,6 +36,7 @@ from declax.config._reading.readers import (
     IntReader,
     ListReader,
     MappingReader,
+    NamesReader,
     Reader,
     Schema,
     StrReader,
@@ -49,7 +49,7 @@ from declax.config._reading.readers import (
     unquoted_table,
 )
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
-from declax.config.registry import kinds_of, layers
+from declax.config.registry import kinds_of, layers, name_in
 from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name, with_article
 from declax.initializers import NamedInitializer
 
@@ -236,6 +236,92 @@ class InitializerReader(ChoiceReader):
         return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
 
 
+class FunctionReader(NamesReader):
+    """A function by name, with some of its arguments by a table, which gives a `functools.partial`; or any callable."""
+
+    words = frozenset({"string", "table"})
+
+    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any]) -> None:
+        super().__init__(noun, table, "unknown-activation")
+        self.catalog = catalog
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, functools.partial) and self._is_named(value):
+            found = self._bound(value.func, value.keywords, path, context)
+            return value if found is not INVALID and tuple(found.keywords) == tuple(value.keywords) else found
+        if not isinstance(value, Mapping):
+            return super().read(value, path, context)
+        tag = value.get(KIND)
+        if type(tag) is not str:
+            return self.wrong(value, path, context, f'write "{next(iter(self.table))}"' if KIND not in value else None)
+        function = super().read(tag, (*path, KIND), context)
+        given = {key: item for key, item in value.items() if key != KIND}
+        return self._bound(function, given, path, context) if given and function is not INVALID else function
+
+    def _is_named(self, value: functools.partial[Any]) -> bool:
+        """Whether data can describe a partial."""
+        return not value.args and bool(value.keywords) and name_in(self.table, value.func) is not None
+
+    def _bound(self, function: Any, given: Mapping[str, Any], path: Path, context: Context) -> Any:
+        """A function with arguments, in the order of its parameters, so that equal ones compare as equal."""
+        try:
+            call, first = self.catalog.bindable(function)
+        except ConfigError as error:  # it has no signature
+            return _add_error(error, target_name(function), path, context)
+        if first in given:
+            message = f"{first!r} is the argument with which the model calls {call.name}"
+            context.add("unknown-key", (*path, first), message, expected=listed(call.names), hint=f"remove {first!r}")
+            return INVALID
+        found = call.arguments(given, path, context, {})
+        if found is None:
+            return INVALID
+        for name, value in found.items():
+            try:
+                hash(value)
+            except TypeError:
+                return context.wrong((*path, name), "a value with a hash, since it is bound to a function", value)
+        ordered = sorted(found, key=lambda name: call.names.index(name) if name in call.names else len(call.names))
+        return functools.partial(function, **{name: found[name] for name in ordered})
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, self.noun.partition(" ")[2])
+
+    def definition(self, schemas: Schemas) -> Schema:
+        tables = []
+        plain: list[str] = []
+        for name, function in self.table.items():
+            call = self._call_or_none(function)
+            tables += [] if call is None else schemas.bound(name, call)
+            plain += [name] if call is None else []
+        alone: Schema = {
+            "title": "without arguments",
+            "type": "object",
+            "properties": {KIND: {"enum": plain}},
+            "required": [KIND],
+            "additionalProperties": False,
+        }
+        named = {"title": "by name", "enum": list(self.table)}
+        return {"title": self.noun.partition(" ")[2], "anyOf": [named, *tables, *([alone] if plain else [])]}
+
+    def _call_or_none(self, function: Any) -> CallReader | None:
+        """The reader of the arguments that data can bind; None if there are none."""
+        try:
+            call, _ = self.catalog.bindable(function)
+            call.check_readable()
+        except ConfigError:
+            return None
+        return call if call.names else None
+
+
+def without_first(parameters: Parameters) -> tuple[Parameters, str | None]:
+    """The parameters that data can bind: all but the first, which the model gives; and the name of the first."""
+    first = next(iter(parameters.positional), parameters.variadic)
+    left = {
+        name: parameter for name, parameter in parameters.by_name.items() if name not in (first, parameters.variadic)
+    }
+    return dataclasses.replace(parameters, by_name=MappingProxyType(left), required=(), variadic=None), first
+
+
 class UnionReader(Reader):
     """A union: the type of the data selects the member; several candidates are tried in order."""
 
@@ -246,6 +332,7 @@ class UnionReader(Reader):
         self.keeps_specs = any(m.keeps_specs for m in members)
         ranked = sorted(members, key=lambda member: member.rank)
         self._by_word = {word: [m for m in ranked if word in m.words] for word in self.words}
+        self._functions = [m for m in members if isinstance(m, FunctionReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
@@ -286,7 +373,15 @@ class UnionReader(Reader):
             return [fitting]
         if word is None:
             word = "table" if isinstance(value, (SpecData, Ref)) else ""
-        return self._by_word.get(word, ())
+        found = self._by_word.get(word, ())
+        return self._by_tag(found, value) if self._functions and isinstance(value, Mapping) else found
+
+    def _by_tag(self, found: Sequence[Reader], table: Mapping[str, Any]) -> Sequence[Reader]:
+        """The readers of a table, by the tag: of a function, or of a class."""
+        tag = table.get(KIND)
+        if type(tag) is str and any(tag in reader.table for reader in self._functions):
+            return [m for m in found if not isinstance(m, ChoiceReader) or tag in m.choices]
+        return [m for m in found if not isinstance(m, FunctionReader)] or found
 
     @staticmethod
     def _first_that_fits(candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
@@ -318,11 +413,13 @@ class _Readers(dict[str, Reader]):
 class CallReader:
     """The reader of the arguments of a target; that of each parameter is made when a table or a spec has it."""
 
-    def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
+    def __init__(
+        self, catalog: Catalog, target: Any, annotation: Any = None, parameters: Parameters | None = None
+    ) -> None:
         self.catalog = catalog
         self.target = target
         self.name: str = target_name(target)
-        self.parameters: Parameters = parameters_of(target)
+        self.parameters: Parameters = parameters or parameters_of(target)
         self.names: tuple[str, ...] = tuple(self.parameters.by_name)
         self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
@@ -562,9 +659,7 @@ class AnyReader(Reader):
     def parts(self) -> ChoiceReader:
         """The reader of tables with the tag; loads the layers of declax."""
         choices = anywhere(self.catalog.extra)
-        return ChoiceReader(
-            self.catalog, choices, "a part", declared=self.declared, keeps_specs=self.keeps_specs
-        )
+        return ChoiceReader(self.catalog, choices, "a part", declared=self.declared, keeps_specs=self.keeps_specs)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if is_list(value):
