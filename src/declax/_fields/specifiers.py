@@ -151,6 +151,7 @@ class _NotesOfArguments(_NotesOfAll, total=False):
     le: float | None
     multiple_of: int | None
     check: Callable[[Any], object] | None
+    allow_nan: bool
 
 
 class _NotesOfVariables(_NotesOfAll, total=False):
@@ -415,6 +416,7 @@ def field(
     le: float | None = None,
     multiple_of: int | None = None,
     check: Callable[[Any], object] | None = None,
+    allow_nan: bool = False,
     renamed_from: str | None = None,
     sharding: object = None,
     init: bool = True,
@@ -443,7 +445,7 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
+      sharding, help, choices, ge, le, multiple_of, check, allow_nan, renamed_from: as in `data`.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -490,6 +492,7 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       multiple_of: a number, or an earlier field, that divides the field.
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
+      allow_nan: configurations may give NaN and infinity, which they otherwise may not; constructors take both anyway.
       renamed_from: the field's former name.
 
     >>> import declax as dx
@@ -522,7 +525,8 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     Args:
       value: a value to tag, in an assignment to an attribute.
-      default, default_factory, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
+      default, default_factory, help, choices, ge, le, multiple_of, check, allow_nan, renamed_from: as in
+        `data`.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
 
     >>> import declax as dx

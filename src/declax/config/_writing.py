@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ from declax.config._reading.part_readers import (
     VERSION,
     AnyReader,
     ChoiceReader,
+    FunctionReader,
     InitializerReader,
     choices_at,
     version_of,
@@ -85,6 +87,8 @@ class DataWriter:
             return self.table(value, reader, path)
         if isinstance(value, NamedInitializer) and isinstance(reader, InitializerReader):
             return self.initializer(value, path)
+        if isinstance(value, functools.partial) and isinstance(reader, FunctionReader):
+            return self._bound(value, reader, path)
         if isinstance(value, Mapping):
             return {str(key): self._below(value, key, item, reader, path) for key, item in value.items()}
         is_set = isinstance(value, (frozenset, FrozenSet))
@@ -116,6 +120,15 @@ class DataWriter:
             why="data has strings, numbers, lists and tables, and names of registered functions and dtypes",
             fix=fix,
         )
+
+    def _bound(self, value: functools.partial[Any], reader: FunctionReader, path: Path) -> Any:
+        """The table of a function with arguments."""
+        name = reader.name_of(value.func)
+        if name is None or value.args:
+            raise self._unnamed(value, reader, path)
+        call, _ = self.catalog.bindable(value.func)
+        inner = {n: call.reader_of(n) or self.catalog.anything for n in value.keywords}
+        return {KIND: name, **{n: self.value(freeze(v), inner[n], (*path, n)) for n, v in value.keywords.items()}}
 
     def initializer(self, value: NamedInitializer, path: Path) -> Any:
         if value.settings is None:

@@ -427,10 +427,23 @@ class _SpecExtractor:
             given: dict[str, Any] = {"elements": list(model)}
         elif isinstance(model, Dict):
             given = {"entries": dict(model)}
+        elif getattr(type(model), "_pytree__makes_layers", False) and parameters.positional_only == ("build", "n"):
+            given = self._of_stack(model, parameters, path)
         else:
             given = self._attributes(model, parameters, path)
         reader_of = catalog_for(()).call(type(model)).reader_of
         return Spec(type(model), {n: self.value(value, (*path, n), reader_of(n)) for n, value in given.items()})
+
+    def _of_stack(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
+        given: dict[str, Any] = model._arguments()
+        if "build" not in given:
+            raise ConfigError(
+                f"{self.name}.{path_text(path)}" if path else self.name,
+                "a function made the layers of this stack, and a Spec cannot say which",
+                got=describe(model),
+                fix="dx.Stacked(dx.spec(Block, 8), 12, rngs=rngs)        # the Spec of a layer, not a function",
+            )
+        return {name: given[name] for name in parameters.by_name if given[name] is not parameters.by_name[name].default}
 
     def _attributes(self, model: Any, parameters: Parameters, path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}

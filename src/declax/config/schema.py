@@ -20,6 +20,8 @@ from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
+_REF_PATTERN: Final = r"^(/.|\.?[^./\s][^/]*$)"
+_REF_HELP: Final = "its path: /blocks/0 or blocks.0 from the root, or .embed for a part of the same table"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 
 
@@ -88,6 +90,11 @@ class Schemas:
 
         return [reference(tag, target) for tag, target in choices.items()]
 
+    def bound(self, tag: str, call: CallReader) -> list[Schema]:
+        """A reference to the definition of a function with arguments."""
+        make = functools.partial(self._call_schema, tag, call, is_tag_needed=True)
+        return [self._once((tag, call, True), tag, make)]
+
     def shared(self, reader: Reader, name: str) -> Schema:
         """A reference to the definition of a reader."""
         return self._once(reader, name, lambda: reader.definition(self))
@@ -129,7 +136,8 @@ class Schemas:
         found = reader.schema(self)
         factor = multiple_of(parameter.notes)  # a schema cannot compare two fields: the text says it
         relation = f"a multiple of {factor}" if isinstance(factor, str) else ""
-        text = "; ".join(filter(None, (parameter.help, relation)))
+        not_finite = "NaN and infinity are allowed" if parameter.notes.get("allow_nan") else ""
+        text = "; ".join(filter(None, (parameter.help, relation, not_finite)))
         notes: Schema = {"description": text} if text else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
@@ -147,7 +155,7 @@ class Schemas:
             "title": REF,
             "description": "a part that is described at another place: one object in both places",
             "type": "object",
-            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, such as /blocks/0"}},
+            "properties": {REF: {"type": "string", "pattern": _REF_PATTERN, "description": _REF_HELP}},
             "required": [REF],
             "additionalProperties": False,
         }
