@@ -17,6 +17,7 @@ from declax.config.problems import NOWHERE, Place, Problem
 from declax.errors import ConfigError, DeclaxError, suggest
 
 _TARGET: Final = re.compile(r"[\w./\\-]+:[A-Za-z_][\w.]*")
+STANDARD_INPUT: Final = "-"
 _EXPECTED: Final = "module:Class, or file.py:Class"
 
 
@@ -52,12 +53,7 @@ def _only(kind: str, words: Sequence[str]) -> str | None:
 
 def _is_file(word: str) -> bool:
     """Whether a word is a file: by its suffix, or because it cannot be the path of a part."""
-    return word.lower().endswith(FORMATS) or "/" in word or is_standard_input(word) or not is_word(f"{word}=")
-
-
-def is_standard_input(word: str) -> bool:
-    """Whether a word stands for the standard input: a dash, or with a format `-.yaml`."""
-    return word == "-" or word in {f"-{suffix}" for suffix in FORMATS}
+    return word.lower().endswith(FORMATS) or "/" in word or word == STANDARD_INPUT or not is_word(f"{word}=")
 
 
 def load_module(name: str, word: str | None = None) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from declax.config._cli.arguments import Words, is_standard_input
+from declax.config._cli.arguments import STANDARD_INPUT, Words
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import MAX_BYTES, Document
 from declax.config._files.reading import FORMATS, read_document, read_text
@@ -29,18 +29,20 @@ class ReadRun(NamedTuple):
 
 def documents_of(words: Words) -> list[Document]:
     """The files that words name; `-` is the standard input."""
-    missing = [file for file in words.files if not is_standard_input(file) and not Path(file).exists()]
+    missing = [file for file in words.files if file != STANDARD_INPUT and not Path(file).exists()]
     if missing:
         names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in FORMATS)
         raise usage_error("there is no such file", got=", ".join(missing), fix=suggest(missing[0], names))
-    return [_from_standard_input(file) if is_standard_input(file) else read_document(file) for file in words.files]
+    return [_from_standard_input() if file == STANDARD_INPUT else read_document(file) for file in words.files]
 
 
-def _from_standard_input(word: str) -> Document:
-    """The text of the standard input, in the format of the suffix behind the dash, or in JSON or TOML."""
+def _from_standard_input() -> Document:
+    """The text of the standard input; its first line tells the format."""
     text = sys.stdin.read(MAX_BYTES + 1)
-    suffix = word.removeprefix("-") or (".json" if text.lstrip().startswith("{") else ".toml")
-    return read_text(text, "standard input", suffix)
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    is_toml = "=" in first or first.startswith("[")
+    return read_text(text, "standard input", ".json" if first.startswith("{") else ".toml" if is_toml else ".yaml")
 
 
 def read_runs(

@@ -194,7 +194,8 @@ class Configuration:
         elif isinstance(value, str) and self._is_alternative(path):
             self._use(path, value, origin)
         else:
-            if key == KIND and isinstance(holder, dict) and (holder.get(KIND, value) != value or REF in holder):
+            is_other = key == KIND and (self.kind_of(path[:-1], holder) not in (None, value) or REF in holder)
+            if is_other and isinstance(holder, dict):
                 self._start_anew(path[:-1], holder, origin)
             self._set(path, copy.deepcopy(value), origin)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from declax import _jax
 from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._building import checked_refs
@@ -153,11 +155,8 @@ class Loading:
         made = self._read(configuration)
         told = [f"{path_text(path)}: {shown(value)}, and not {shown(now.get(_pointer(path)))}" for path, value in changed.items()]
         lines = "\n".join(f"  {line}" for line in told[:20])
-        warnings.warn(
-            f"{record.name or 'the record'}: the code computes other values now; those of the record are used:\n{lines}",
-            ConfigWarning,
-            stacklevel=2,
-        )
+        name = record.name or "the record"
+        _warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
         return made
 
 
@@ -203,7 +202,11 @@ def _warn_of_dropped(configuration: Configuration) -> None:
     dropped = [str(one) for one in configuration.replaced if one.is_dropped]
     if dropped:
         lines = "\n".join(f"  {line}" for line in dropped)
-        warnings.warn(f"another kind was chosen, which has other values:\n{lines}", ConfigWarning, stacklevel=2)
+        _warn(f"another kind was chosen, which has other values:\n{lines}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
 
 
 def name_of(cls: Any) -> str:

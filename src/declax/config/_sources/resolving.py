@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from declax.config._data import FrozenDict, FrozenList, SpecData, thaw
-from declax.config._files.documents import Document
+from declax.config._files.documents import MAX_DEPTH
 from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader, choices_at
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
@@ -69,7 +69,7 @@ class _Resolving:
                 self._expand(path, value[USE], config.known_origin((*path, USE)), said, outer)
                 outer = (*outer, *self._file_at(path))
                 value = None if path in config.broken else config.at(path)
-        if path in config.broken:
+        if path in config.broken or len(path) > MAX_DEPTH:
             return
         value = config.at(path)
         for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
