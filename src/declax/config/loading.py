@@ -476,6 +476,10 @@ class _SpecExtractor:
             value = MISSING if known is None else known.get(name, MISSING)
             if value is MISSING and not is_used_up:
                 value = getattr(model, name, MISSING)
+            if value is MISSING and is_used_up and record is not None and not parameter.is_required:
+                if name not in record.call.kwargs:
+                    continue  # of data, with the default
+                raise self._of_array(model, name, path)
             if value is MISSING:
                 raise self._unknown(type(model), name, path)
             if name == parameters.variadic:
@@ -483,6 +487,13 @@ class _SpecExtractor:
             if value is not parameter.default:
                 found[name] = value
         return found
+
+    def _of_array(self, model: Any, name: str, path: KeyPath) -> ConfigError:
+        return ConfigError(
+            f"{self.name}.{path_text((*path, name))}",
+            f"this {type_name(type(model))} was made with an array for {name!r}, which a spec cannot hold",
+            fix=f"{type_name(type(model))}({name}=0.5)        # a number",
+        )
 
     def _unknown(self, cls: type, name: str, path: KeyPath) -> ConfigError:
         problem, why = f"{type_name(cls)} takes {name!r}, but has no attribute of that name", None

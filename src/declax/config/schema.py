@@ -20,7 +20,7 @@ from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
-_REF_PATTERN: Final = r"^(/.|\.?[^./\s][^/]*$)"
+_REF_PATTERN: Final = r"^(/.|\.?(?!.*(\.\.|\*))[^./\s][^/]*$)"
 _REF_HELP: Final = "its path: /blocks/0 or blocks.0 from the root, or .embed for a part of the same table"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 

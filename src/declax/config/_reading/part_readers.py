@@ -252,8 +252,12 @@ class FunctionReader(NamesReader):
         if not isinstance(value, Mapping):
             return super().read(value, path, context)
         tag = value.get(KIND)
+        if KIND not in value:
+            message, hint = f"the key {KIND!r}, which selects the function, is missing", f"{KIND} = ..."
+            context.add("missing-kind", path, message, expected=listed(self.table), got=shown(value), hint=hint)
+            return INVALID
         if type(tag) is not str:
-            return self.wrong(value, path, context, f'write "{next(iter(self.table))}"' if KIND not in value else None)
+            return context.wrong((*path, KIND), f"string, {self.expected}", tag)
         function = super().read(tag, (*path, KIND), context)
         given = {key: item for key, item in value.items() if key != KIND}
         return self._bound(function, given, path, context) if given and function is not INVALID else function

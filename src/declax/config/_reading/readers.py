@@ -747,12 +747,13 @@ def _keys_of_ref(text: str, path: Path, context: Context) -> tuple[str, ...] | N
             return Ref(text).keys
         return None
     is_relative = text.startswith(".")
-    keys = None if "/" in text else steps_of(text[1:] if is_relative else text)
+    keys = None if "/" in text or ".." in text else steps_of(text[1:] if is_relative else text)
     if keys is None or EACH in keys:
         return None
-    around = list(path[len(context.base) : -1]) if is_relative else []
+    around = list(path[len(context.base) :])
     while around and isinstance(around[-1], int):  # the items of a list stand in the table that has the list
         around.pop()
+    around = around[:-1] if is_relative else []
     return (*map(str, around), *keys)
 
 
