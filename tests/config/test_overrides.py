@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import declax as dx
 from declax.config._cli.overrides import expand, is_override, parse_override
 from declax.config._files.documents import Document
-from declax.config._files.reading import parse_toml
+from declax.config._files.toml_format import parse_toml
 
 DATA = {
     "rate": 0.1,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import Document, float_of
-from declax.config._files.reading import FORMATS, read_document
+from declax.config._files.formats import SUFFIXES, read_document
 from declax.config.problems import EACH, KIND, NOWHERE, REF, Path, Place, Problem, Report, path_text, shown, steps_of
 from declax.errors import ConfigError, DeclaxError, suggest
 
@@ -43,7 +43,13 @@ class Run(NamedTuple):
     def document(self, others: Collection[str | None] = ()) -> Document:
         """The configuration with the overrides, their places and problems."""
         before = self.source
-        made = _OverriddenDocument(before.name, copy.deepcopy(before.data), find_places=before.find_places)
+        made = _OverriddenDocument(
+            before.name,
+            copy.deepcopy(before.data),
+            list(before.problems),
+            before.find_places,
+            broken=set(before.broken),
+        )
         for override, value, other in self.chosen:
             made.apply(override, other if override.origin in others else value)
         return made
@@ -235,7 +241,7 @@ def _only(kind: str, words: Sequence[str]) -> str | None:
 
 def _is_file(word: str) -> bool:
     """Whether a word is a file: by its suffix, or because it cannot be the path of a part."""
-    return word.lower().endswith(FORMATS) or "/" in word or not is_override(f"{word}=")
+    return word.lower().endswith(SUFFIXES) or "/" in word or not is_override(f"{word}=")
 
 
 def document_of(words: Words) -> Document:

@@ -8,10 +8,10 @@ from typing import Any, Final, NoReturn
 
 from declax._version import __version__
 from declax.config._cli.output import usage_error, write
-from declax.config._files.reading import FORMATS
+from declax.config._files.formats import SUFFIXES
 
 SHELLS: Final = ("bash", "zsh")
-_FILES: Final = ", ".join(FORMATS)
+_FILES: Final = ", ".join(SUFFIXES)
 _WORDS: Final = f"module:Class, a file ({_FILES}), and overrides such as blocks.0.hidden=128 or blocks[*].rate=0"
 _PART: Final = f"{_WORDS}; a word such as model or blocks.0 selects a part"
 

@@ -28,8 +28,8 @@ from declax.config._cli.overrides import Run, Words, document_of, read_all, read
 from declax.config._cli.scripts import parameter_table
 from declax.config._cli.shapes import check_spec
 from declax.config._files.documents import noting_place
-from declax.config._files.formatting import format_json
-from declax.config._files.reading import read_document
+from declax.config._files.formats import read_document
+from declax.config._files.json_format import format_json
 from declax.config._reading.parameters import target_name
 from declax.config.loading import config_text, spec_from_config, to_config
 from declax.config.schema import json_schema
