@@ -23,8 +23,9 @@ import pytest
 import config_models as models
 import declax as dx
 from declax.config._files.documents import MAX_BYTES
-from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import parse_json, parse_toml, parse_yaml
+from declax.config._files.json_format import format_json, parse_json
+from declax.config._files.toml_format import format_toml, parse_toml
+from declax.config._files.yaml_format import format_yaml, parse_yaml
 from declax.config._reading.readers import INVALID, Context
 
 pytestmark = pytest.mark.sampled(6)

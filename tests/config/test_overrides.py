@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import declax as dx
 from declax.config._files.documents import Document
-from declax.config._files.reading import parse_toml
+from declax.config._files.toml_format import parse_toml
 from declax.config._reading.catalog import catalog_for
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading

@@ -30,8 +30,7 @@ from declax.config._building import Builder
 from declax.config._conforming import changes_of, models_in
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._files.documents import Document, noting_place
-from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import FORMATS, read_document
+from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, parameters_of, target_name
 from declax.config._reading.part_readers import choices_at
@@ -266,14 +265,10 @@ def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[A
     """The text of a configuration file; see `write_config`."""
     spec = x if isinstance(x, SpecData) else spec_of(x)
     chosen = suffix.lower()
-    write = _WRITERS.get(chosen)
-    if write is None:
+    if chosen not in FORMATS:
         problem, hint = "unknown suffix of a configuration file", did_you_mean(chosen, FORMATS)
         raise ConfigError("config_text", problem, expected=", ".join(FORMATS), got=suffix, fix=hint)
-    return write(plain_data(spec, full=full, extra=extra))
-
-
-_WRITERS: Final = {".toml": format_toml, ".json": format_json, ".yaml": format_yaml, ".yml": format_yaml}
+    return FORMATS[chosen].write(plain_data(spec, full=full, extra=extra))
 
 
 # --- from a model to a spec --------------------------------------------------------

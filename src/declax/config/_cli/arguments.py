@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from declax.config._cli.output import usage_error
-from declax.config._files.reading import FORMATS
+from declax.config._files.formats import SUFFIXES
 from declax.config._sources.words import Word, is_word, parse_word
 from declax.config.problems import NOWHERE, Place, Problem
 from declax.errors import ConfigError, DeclaxError, suggest
@@ -53,7 +53,7 @@ def _only(kind: str, words: Sequence[str]) -> str | None:
 
 def _is_file(word: str) -> bool:
     """Whether a word is a file: by its suffix, or because it cannot be the path of a part."""
-    return word.lower().endswith(FORMATS) or "/" in word or word == STANDARD_INPUT or not is_word(f"{word}=")
+    return word.lower().endswith(SUFFIXES) or "/" in word or word == STANDARD_INPUT or not is_word(f"{word}=")
 
 
 def load_module(name: str, word: str | None = None) -> Any:

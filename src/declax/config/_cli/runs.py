@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from declax.config._cli.arguments import STANDARD_INPUT, Words
 from declax.config._cli.output import usage_error
 from declax.config._files.documents import MAX_BYTES, Document
-from declax.config._files.reading import FORMATS, read_document, read_text
+from declax.config._files.formats import SUFFIXES, read_document, read_text
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
 from declax.config._sources.words import Word, expand
@@ -31,7 +31,7 @@ def documents_of(words: Words) -> list[Document]:
     """The files that words name; `-` is the standard input."""
     missing = [file for file in words.files if file != STANDARD_INPUT and not Path(file).exists()]
     if missing:
-        names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in FORMATS)
+        names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in SUFFIXES)
         raise usage_error("there is no such file", got=", ".join(missing), fix=suggest(missing[0], names))
     return [_from_standard_input() if file == STANDARD_INPUT else read_document(file) for file in words.files]
 

@@ -27,7 +27,7 @@ from declax.config._cli.arguments import Words
 from declax.config._cli.scripts import parameter_table, rngs_of, with_seed
 from declax.config._cli.shapes import check_spec
 from declax.config._files.documents import noting_place
-from declax.config._files.formatting import format_json
+from declax.config._files.json_format import format_json
 from declax.config._reading.parameters import target_name
 from declax.config._sources.loading import Loading
 from declax.config._sources.origins import origins_of, origins_text

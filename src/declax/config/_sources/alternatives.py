@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from declax.config._files.documents import Document
-from declax.config._files.reading import FORMATS, read_document
+from declax.config._files.formats import SUFFIXES, read_document
 from declax.config.problems import KIND, Path, Problem, did_you_mean, shown
 from declax.errors import ConfigError
 
@@ -39,7 +39,7 @@ class Alternatives:
         folder = self.folder(path, source)
         if folder is None or not folder.is_dir():
             return []
-        return sorted({file.stem for file in folder.iterdir() if file.suffix.lower() in FORMATS})
+        return sorted({file.stem for file in folder.iterdir() if file.suffix.lower() in SUFFIXES})
 
     def kind_of(self, name: Any, path: Path, source: Document) -> Any:
         """The kind of an alternative, or of the one that it changes; None if it has none, or cannot be read."""
@@ -92,7 +92,7 @@ class Alternatives:
     @staticmethod
     def _file(folder: FilePath, name: str) -> FilePath | None:
         """The resolved path of an alternative; its suffix may be left out."""
-        suffixes = ("",) if FilePath(name).suffix.lower() in FORMATS else FORMATS
+        suffixes = ("",) if FilePath(name).suffix.lower() in SUFFIXES else SUFFIXES
         try:
             return next((f.resolve() for s in suffixes if (f := folder / f"{name}{s}").is_file()), None)
         except (OSError, ValueError):  # no name of a file

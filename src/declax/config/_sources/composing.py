@@ -119,6 +119,7 @@ class Configuration:
         """Merges a file or plain data: tables by key, everything else as a whole."""
         self._rank += 1
         self.problems += source.problems
+        self.broken |= source.broken
         if source.file is not None and self.files.root is None:
             self.name, self.files.root = source.name, FilePath(source.file).resolve().parent
         origin = Origin(source, (), self._rank)

@@ -90,10 +90,10 @@ class Loading:
         context, found = self._attempt(configuration)
         if context and resolve(configuration, self.env):
             context, found = self._attempt(configuration)
-        problems = [_told(problem, configuration) for problem in context.problems]
+        context.leave_out(configuration.broken)
         report = Report()
         report.extend(configuration.problems)
-        report.extend(problem for problem in problems if problem is not None)
+        report.extend(_told(problem, configuration) for problem in context.problems)
         report.count += context.count - len(context.problems)
         if report:
             raise report.error(configuration.name or name_of(self.cls), configuration.place_of)
@@ -187,12 +187,9 @@ def _refused(run: Run, error: ConfigError) -> set[str | None]:
     return {problem.place.file for problem in found} - wrong
 
 
-def _told(problem: Problem, configuration: Configuration) -> Problem | None:
-    """A problem as people read it; None if it follows from one that was reported."""
-    path = problem.path
-    if any(path[: len(broken)] == broken for broken in configuration.broken):
-        return None
-    text = configuration.followed.get(path)
+def _told(problem: Problem, configuration: Configuration) -> Problem:
+    """A problem as people read it: a computed value with its expression."""
+    text = configuration.followed.get(problem.path)
     if text is None or problem.got is None:
         return problem
     return dataclasses.replace(problem, got=f"{problem.got}, the value of {text}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from declax.config._files.documents import float_of
-from declax.config._files.reading import FORMATS
+from declax.config._files.formats import SUFFIXES
 from declax.config.problems import Path, path_text, shown, steps_of
 
 SET: Final = "="
@@ -68,7 +68,7 @@ def _parts(text: str) -> tuple[str, str, str] | None:
         return (text[1:], REMOVE, "") if is_path else None
     written, equals, value = text.partition("=")
     path = written.removesuffix("+")
-    is_file = "/" in path and value.lower().endswith(FORMATS)
+    is_file = "/" in path and value.lower().endswith(SUFFIXES)
     if not equals or is_file or _steps(path) is None:
         return None
     return path, SET if path == written else INSERT, value
