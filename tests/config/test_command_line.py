@@ -792,7 +792,10 @@ def test_cli_says_all_that_is_wrong_and_ends_with_1(train, capsys):
     told = capsys.readouterr().err
     assert "did you mean 'rate'?" in told
     assert "command line: steps=x" in told
-    for words, piece in ((["run.toml", "othr.toml"], "no such file"), (["cli_models:Train"], "a script takes no class")):
+    for words, piece in (
+        (["run.toml", "othr.toml"], "no such file"),
+        (["cli_models:Train"], "a script takes no class"),
+    ):
         with pytest.raises(SystemExit) as ended:
             dx.cli(train, words)
         assert ended.value.code == 2

@@ -77,7 +77,12 @@ def test_values_come_as_they_were_written(values):
 
 def test_what_is_an_override():
     assert all(map(is_word, ["a=1", "a.b[0].c=", "a[*].b=1", "a.*.b=1", "a-b=1"]))
-    assert not any(map(is_word, ["a", "net.toml", "module:Class", "a..b=1", "=3", "~", "[x]=3", "~/net.toml", "runs/rate=3/net.toml"]))
+    assert not any(
+        map(
+            is_word,
+            ["a", "net.toml", "module:Class", "a..b=1", "=3", "~", "[x]=3", "~/net.toml", "runs/rate=3/net.toml"],
+        )
+    )
 
 
 def test_values_are_put_in_their_places():

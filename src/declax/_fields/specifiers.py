@@ -333,6 +333,8 @@ def _specify(status: Status | None, options: dict[str, Any]) -> Any:
             "ge, le, multiple_of and check test an argument of the constructor; init=False means that there is none",
             fix="def __post_init__(self): ...        # checks what the class sets",
         )
+    if notes.get("secret"):
+        options.setdefault("repr", False)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 

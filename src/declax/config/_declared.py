@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression
@@ -13,6 +13,7 @@ from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
 from declax.config._data import FrozenDict, FrozenList, SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
+from declax.config._supplied import shown_value, value_of
 from declax.config.problems import Path
 
 _PLAIN: Final = ("builtins", "math", "operator", "_operator")
@@ -22,11 +23,11 @@ _PLAIN: Final = ("builtins", "math", "operator", "_operator")
 class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
-    def __init__(self, owner: SpecData) -> None:
+    def __init__(self, owner: SpecData, shown: Callable[[Any], Any] = shown_value) -> None:
         known = computed_fields(owner.target) or maker_of(owner.target).expressions
         self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
-        self._given = owner.full_arguments
+        self._given = {name: shown(value) for name, value in owner.full_arguments.items()}
         self._read: dict[str, Any] = {}
         self._open: set[str] = set()
 
@@ -40,6 +41,7 @@ class ClassBodyScope(Environment):
     def computed(self, name: str) -> Any:
         """The value of a name, of which nothing may remain an expression."""
         self._open.add(name)
+        self._given = {other: value_of(value) for other, value in self._given.items()}  # an object has its secrets
         try:
             return freeze(evaluate(thaw(self.parts[name], _overridden), self))
         except Exception as error:
@@ -89,7 +91,7 @@ def exact_arguments(spec: SpecData) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     if isinstance(spec.target, DeclaredPart):
         return dict(spec.arguments), {}
-    scope = ClassBodyScope(spec)
+    scope = ClassBodyScope(spec, lambda value: value)  # what follows a supplied value remains an expression
     said = {name: value for name, value in spec.full_arguments.items() if not _is_computed(value)}
     made = {name: scope.read(name) for name in scope.parts if name not in said and name != RNGS}
     return said, {name: value for name, value in made.items() if not isinstance(value, Declaration)}

@@ -32,6 +32,7 @@ from declax.config._declared import ClassBodyScope, exact_arguments
 from declax.config._reading.parameters import is_dtype, target_name
 from declax.config._reading.part_readers import version_of
 from declax.config._refs import keys_of, where
+from declax.config._supplied import Supplied
 from declax.config.problems import Path
 from declax.config.registry import ACTIVATIONS, name_in
 from declax.errors import ConfigError, describe
@@ -59,6 +60,8 @@ class SpecWriter(Writer):
         """A spec, or a value that is no container."""
         if isinstance(value, SpecData):
             return self._spec(value)
+        if isinstance(value, Supplied):
+            return self.supplied(value)
         if isinstance(value, float) and not math.isfinite(value):
             return f"float({str(value)!r})"
         if is_dtype(value):
@@ -81,6 +84,10 @@ class SpecWriter(Writer):
         if isinstance(value, tuple):  # a named tuple
             return self._made_by(self.named(type(value)), value)
         return self.named(value)
+
+    def supplied(self, value: Supplied) -> str:
+        """A value of the environment; of a secret, where it is."""
+        return repr(value) if value.is_secret else self(value.value)
 
     def named(self, value: Any) -> str:
         """A class or function."""
@@ -164,6 +171,10 @@ class _Exact(SpecWriter):
     def name(self, value: Any) -> str | None:
         """An expression as its class declares it, with the names in it."""
         return f"{value._pytree__owner}.{declared_text(value)}" if isinstance(value, Term) else None
+
+    def supplied(self, value: Supplied) -> str:
+        """Where a value is, which may be another one on each machine."""
+        return f"supplied({self(value.table)})"
 
     def named(self, value: Any) -> str:
         """The name by which another process finds a class or function."""

@@ -9,6 +9,7 @@ from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
 from declax.config._declared import ClassBodyScope
 from declax.config._reading.readers import Reader, WrappingReader
+from declax.config._supplied import shown_value
 from declax.config.problems import EACH, Path, did_you_mean, path_text, shown, steps_of
 from declax.errors import ConfigError, describe
 
@@ -157,7 +158,8 @@ def get(spec: SpecData, text: str) -> Any:
             cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))
         if isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
             start = len(cursor.path)
-    return moved_out(cursor.value, cursor.path[start:]) if isinstance(cursor.value, SpecData) else cursor.value
+    value = shown_value(cursor.value)
+    return moved_out(value, cursor.path[start:]) if isinstance(value, SpecData) else value
 
 
 def _child(root: SpecData, cursor: Cursor, key: str) -> Cursor:

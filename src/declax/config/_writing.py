@@ -12,7 +12,7 @@ from typing import Any, Final
 from declax.config import registry
 from declax.config._building import checked_refs
 from declax._fields.overrides import DeclaredPart
-from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
+from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of, thaw
 from declax.config._declared import exact_arguments
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
@@ -27,7 +27,8 @@ from declax.config._reading.part_readers import (
     version_of,
 )
 from declax.config._reading.readers import TUPLE, Context, DtypeReader, Reader, entries, is_list
-from declax.config._refs import keys_of, where
+from declax.config._refs import keys_of, where, with_items
+from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, shortened, type_name
@@ -39,10 +40,28 @@ _ATOMS: Final = (type(None), bool, int, float, str)
 
 def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict[str, Any]:
     catalog = catalog_for(tuple(extra))
-    data = DataWriter(catalog, target_name(spec.target), is_full=full).table(spec, None, ())
-    _check_read_back(spec, data, catalog)
+    writer = DataWriter(catalog, target_name(spec.target), is_full=full)
+    data = writer.table(spec, None, ())
+    _check_read_back(_with_values(spec), data, catalog)
+    for path, table in writer.supplied.items():
+        _put(data, path, table)
     computed = computed_data(spec, catalog) if full else {}
     return {**data, COMPUTED: computed} if computed else data
+
+
+def _with_values(value: Any) -> Any:
+    """A spec with the values of supplied ones."""
+    if isinstance(value, (SpecData, tuple, FrozenList, FrozenDict)):
+        items = value.arguments if isinstance(value, SpecData) else value
+        found = {key: _with_values(items[key]) for key in keys_of(value)}
+        return value if all(found[key] is items[key] for key in found) else with_items(value, found)
+    return value_of(value)
+
+
+def _put(data: Any, path: Path, value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
 
 
 class DataWriter:
@@ -52,6 +71,7 @@ class DataWriter:
         self.catalog = catalog
         self.root = root
         self.is_full = is_full
+        self.supplied: dict[Path, Any] = {}
 
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
@@ -82,6 +102,8 @@ class DataWriter:
             return {REF: value.path}
         if type(value) in _ATOMS:
             return value
+        if isinstance(value, Supplied):
+            return self._supplied(value, reader, path)
         reader = reader.member_for(value)
         if isinstance(value, SpecData):
             return self.table(value, reader, path)
@@ -100,6 +122,18 @@ class DataWriter:
         if name is None:
             raise self._unnamed(value, reader, path)
         return name
+
+    def _supplied(self, value: Supplied, reader: Reader, path: Path) -> Any:
+        """The table that names a value; until the data was read back, the value."""
+        if value.table is None:
+            raise ConfigError(
+                f"{self.root}.{path_text(path)}",
+                "a secret that was given in Python cannot be written",
+                why="configurations and records say where a secret is, and never the secret",
+                fix='{ "$env" = "NAME" }, or { "$file" = "token.txt" }, in the configuration',
+            )
+        self.supplied[path] = thaw(value.table)
+        return self.value(value.value, reader, path)
 
     def _below(self, holder: Any, key: Any, item: Any, reader: Reader, path: Path) -> Any:
         return self.value(item, reader.below(holder, key) or self.catalog.anything, (*path, key))

@@ -13,7 +13,9 @@ from declax.config._files.formats import SUFFIXES
 LANGUAGES: Final = ("toml", "json", "yaml")
 SHELLS: Final = ("bash", "zsh")
 _FILES: Final = ", ".join(SUFFIXES)
-_WORDS: Final = f"module:Class, files ({_FILES}; later ones win), and words such as blocks.0.hidden=128 or blocks[*].rate=0"
+_WORDS: Final = (
+    f"module:Class, files ({_FILES}; later ones win), and words such as blocks.0.hidden=128 or blocks[*].rate=0"
+)
 _PART: Final = f"{_WORDS}; a word such as model or blocks.0 selects a part"
 
 

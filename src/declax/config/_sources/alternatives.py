@@ -7,11 +7,9 @@ from typing import Any, Final
 
 from declax.config._files.documents import Document
 from declax.config._files.formats import SUFFIXES, read_document
+from declax.config._sources.keys import USE
 from declax.config.problems import KIND, Path, Problem, did_you_mean, shown
 from declax.errors import ConfigError
-
-USE: Final = "$use"
-"""The key of a table that names an alternative, whose values it changes."""
 
 MAX_FILES: Final = 1000
 """How many alternatives one configuration may read, since each may name several others."""

@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
+from declax._fields.specifiers import Notes
 from declax.config._files.documents import Document
 from declax.config._reading.part_readers import ChoiceReader, choices_at
 from declax.config._reading.readers import Reader
-from declax.config._sources.alternatives import USE, Alternatives
+from declax.config._sources.alternatives import Alternatives
+from declax.config._sources.keys import USE, is_value
 from declax.config._sources.words import INSERT, REMOVE, Word
 from declax.config.problems import EACH, KIND, NOWHERE, REF, Path, Place, Problem, path_text
 
@@ -84,6 +86,7 @@ class Configuration:
         self.used: dict[Path, tuple[Document, Origin]] = {}  # alternatives, and what named them
         self.followed: dict[Path, str] = {}  # the expressions of computed values
         self.supplied: dict[Path, Any] = {}  # the tables that name variables of the environment
+        self.secrets: set[Path] = set()
         self.broken: set[Path] = set()  # where a problem was reported, so that nothing stands there
         self._origins: dict[Path, Origin] = {}
         self._rank = 0
@@ -182,7 +185,7 @@ class Configuration:
         """The same sources, of which changes leave this one as it is."""
         made = copy.copy(self)
         made.data = copy.deepcopy(self.data)
-        for name in ("problems", "replaced", "_origins", "used", "followed", "supplied", "broken"):
+        for name in ("problems", "replaced", "_origins", "used", "followed", "supplied", "secrets", "broken"):
             setattr(made, name, copy.copy(getattr(self, name)))
         return made
 
@@ -228,7 +231,7 @@ class Configuration:
         if isinstance(value, dict) and isinstance(old, str) and self._is_alternative(path):
             self._use(path, old, self.known_origin(path))
             old = self.at(path)
-        if isinstance(value, dict) and isinstance(old, dict) and REF not in value and REF not in old:
+        if isinstance(value, dict) and isinstance(old, dict) and not (is_value(value) or is_value(old)):
             self.merge(path, value, origin_of)
         elif isinstance(value, str) and isinstance(old, dict) and self._is_alternative(path):
             self._use(path, value, origin_of(()))
@@ -405,18 +408,17 @@ class Configuration:
             return table.get(KIND) if isinstance(table, dict) else None
         return self.files.kind_of(table[USE], path, self.known_origin((*path, USE)).source)
 
-    def variables_of(self, path: Path) -> Collection[str]:
-        """The variables of the environment that the field at a path allows."""
+    def notes_of(self, path: Path) -> Notes:
+        """The notes of the field at a path."""
         *above, key = path
         holder, reader = self.at((*above,)), self.reader_at((*above,))
         if not isinstance(holder, dict):
-            return ()
+            return Notes()
         kind = self.kind_of((*above,), holder)
         targets = (target_of(choice, kind) for choice in choices_at(reader))
         found = next((choice.call_of(t) for choice, t in zip(choices_at(reader), targets) if t is not None), None)
         parameter = None if found is None else found.parameters.get(str(key))
-        allowed = () if parameter is None else parameter.notes.get("env", ())
-        return (allowed,) if isinstance(allowed, str) else allowed
+        return Notes() if parameter is None else parameter.notes
 
     def _is_alternative(self, path: Path) -> bool:
         """Whether a string at a path names an alternative: its field takes tables and no strings."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from declax import _jax
 from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._building import checked_refs
-from declax.config._data import SpecData
+from declax.config._data import FrozenList, SpecData, freeze
 from declax.config._declared import Part, parts_of
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
 from declax.config._reading.readers import Context
+from declax.config._refs import with_items
 from declax.config._sources.composing import Configuration
 from declax.config._sources.resolving import resolve
 from declax.config._sources.words import ANYWHERE, Run, Word
+from declax.config._supplied import Supplied, value_of
 from declax.config._writing import COMPUTED, computed_data
 from declax.config.problems import Path, Place, Problem, Report, did_you_mean, path_text, shown
 from declax.errors import ConfigError, ConfigWarning
@@ -82,6 +84,7 @@ class Loading:
         found = self._read(configuration)
         if recorded and isinstance(found, SpecData):
             found = self._as_recorded(configuration, found, recorded, sources[0], is_alone=not (words or sources[1:]))
+        found = with_supplied(found, configuration)
         _warn_of_dropped(configuration)
         return Loaded(found, configuration)
 
@@ -130,7 +133,12 @@ class Loading:
     # --- exact records -------------------------------------------------------------------
 
     def _as_recorded(
-        self, configuration: Configuration, found: SpecData, recorded: Mapping[str, Any], record: Document, is_alone: bool
+        self,
+        configuration: Configuration,
+        found: SpecData,
+        recorded: Mapping[str, Any],
+        record: Document,
+        is_alone: bool,
     ) -> SpecData:
         """A spec with the computed values of its record, where the code computes others now from the same values."""
         now = computed_data(found, self.catalog)
@@ -153,7 +161,10 @@ class Loading:
         if not changed:
             return found
         made = self._read(configuration)
-        told = [f"{path_text(path)}: {shown(value)}, and not {shown(now.get(_pointer(path)))}" for path, value in changed.items()]
+        told = [
+            f"{path_text(path)}: {shown(value)}, and not {shown(now.get(_pointer(path)))}"
+            for path, value in changed.items()
+        ]
         lines = "\n".join(f"  {line}" for line in told[:20])
         name = record.name or "the record"
         _warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
@@ -188,11 +199,39 @@ def _refused(run: Run, error: ConfigError) -> set[str | None]:
 
 
 def _told(problem: Problem, configuration: Configuration) -> Problem:
-    """A problem as people read it: a computed value with its expression."""
+    """A problem as people read it: a computed value with its expression, a secret without its value."""
+    if problem.path in configuration.secrets:
+        return dataclasses.replace(problem, got=f"the value that {shown(configuration.supplied[problem.path])} names")
     text = configuration.followed.get(problem.path)
     if text is None or problem.got is None:
         return problem
     return dataclasses.replace(problem, got=f"{problem.got}, the value of {text}")
+
+
+def with_supplied(found: Any, configuration: Configuration) -> Any:
+    """A spec whose supplied values know what names them; raises for a secret that a configuration says itself."""
+    for path, table in configuration.supplied.items():
+        is_secret = path in configuration.secrets
+        found = _changed(found, path, lambda value: Supplied(freeze(table), value_of(value), is_secret))  # noqa: B023  # it is called at once
+    report = Report()
+    for part in parts_of(found) if isinstance(found, SpecData) else ():
+        for name, value in part.spec.arguments.items():
+            if isinstance(value, Supplied) and value.is_secret and value.table is None:
+                hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
+                report.add("secret", (*part.path, name), "a configuration does not say a secret itself", hint=hint)
+    if report:
+        raise report.error(configuration.name or "the configuration", configuration.place_of)
+    return found
+
+
+def _changed(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """A spec with a function applied to the value at a path."""
+    if not path:
+        return change(value)
+    items = value.arguments if isinstance(value, SpecData) else value
+    if path[0] not in items and not isinstance(value, (tuple, FrozenList)):
+        return value  # it is equal to the default
+    return with_items(value, {path[0]: _changed(items[path[0]], path[1:], change)})
 
 
 def _warn_of_dropped(configuration: Configuration) -> None:

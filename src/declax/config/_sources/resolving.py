@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from declax.config._data import FrozenDict, FrozenList, SpecData, thaw
+from declax._fields.specifiers import Notes
+from declax.config._data import SpecData, thaw
 from declax.config._files.documents import MAX_DEPTH
 from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader, choices_at
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
-from declax.config._sources.alternatives import MAX_FILES, USE
+from declax.config._sources.alternatives import MAX_FILES
 from declax.config._sources.composing import Configuration, Origin, takes_alternatives, target_of
 from declax.config._sources.expressions import ExpressionError, evaluate
+from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
 from declax.config.problems import KIND, REF, Path, Problem, path_text, shown, steps_of
 from declax.errors import ConfigError
 
-VALUE: Final = "$value"
-"""The key of a table that is an expression of other values."""
+_MAX_SECRET: Final = 65536
 
-ENV: Final = "$env"
-"""The key of a table that names a variable of the environment; `default` may stand beside it."""
+
+class _RefusedError(Exception):
+    """Why a table names no value."""
+
+    def __init__(self, message: str, expected: str | None = None, got: str | None = None, hint: str | None = None):
+        super().__init__(message)
+        self.problem = Problem("supplied", (), message, expected, got, hint)
 
 
 def resolve(configuration: Configuration, env: Collection[str] = ()) -> bool:
@@ -61,8 +68,8 @@ class _Resolving:
                 self._following.add(path, reader)
                 self.is_changed = True
                 return
-            if ENV in value:
-                self._read_variable(path, reader)
+            if ENV in value or FILE in value:
+                self._read_supplied(path, reader)
                 return
             while isinstance(value, dict) and USE in value and path not in config.broken:
                 said = {key: item for key, item in value.items() if key != USE}
@@ -114,31 +121,54 @@ class _Resolving:
                 return None if call.extra is not None else {*call.parameters.by_name, KIND}
         return None
 
-    # --- the environment --------------------------------------------------------------
+    # --- the environment, and files with secrets ---------------------------------------
 
-    def _read_variable(self, path: Path, reader: Reader | None) -> None:
+    def _read_supplied(self, path: Path, reader: Reader | None) -> None:
+        """Puts the value of a variable of the environment, or of a file with a secret, in the place of its table."""
         config = self.configuration
-        table, origin = config.at(path), config.known_origin(path)
+        table, origin, notes = config.at(path), config.known_origin(path), config.notes_of(path)
         self.is_changed = True
-        name, further = table[ENV], table.keys() - {ENV, "default"}
-        allowed = {*self.env, *config.variables_of(path)}
-        if not isinstance(name, str) or further:
-            message = "not a variable of the environment"
-            problem = Problem("env", path, message, '{ "$env" = "NAME", default = ... } and no other key', shown(table))
-        elif name not in allowed:
-            message = f"the variable {shown(name)} is not allowed here"
-            hint = f'dx.field(env="{name}") in the class, or env=["{name}"] where the configuration is read'
-            problem = Problem("env", path, message, ", ".join(sorted(allowed)) or "no variables", shown(name), hint)
-        elif name not in os.environ and "default" not in table:
-            message = f"the variable {name} is not set"
-            problem = Problem("env", path, message, hint=f'export {name}=..., or "default" beside "$env"')
-        else:
-            text = os.environ.get(name)
-            value = table["default"] if text is None else _fitting(text, reader)
-            config.supplied[path] = table
-            config.place(path, value, origin)
+        try:
+            text = self._variable(table, notes) if ENV in table else self._secret_file(table, notes)
+        except _RefusedError as error:
+            config.break_at(path, dataclasses.replace(error.problem, path=path), origin)
             return
-        config.break_at(path, problem, origin)
+        config.supplied[path] = table
+        if notes.get("secret"):
+            config.secrets.add(path)
+        config.place(path, table["default"] if text is None else _fitting(text, reader), origin)
+
+    def _variable(self, table: dict[str, Any], notes: Notes) -> str | None:
+        """The value of a variable; None if it is not set and the table has a default."""
+        name, declared = table[ENV], notes.get("env", ())
+        allowed = {*self.env, *((declared,) if isinstance(declared, str) else declared)}
+        if not isinstance(name, str) or table.keys() - {ENV, "default"}:
+            expected = '{ "$env" = "NAME", default = ... } and no other key'
+            raise _RefusedError("not a variable of the environment", expected, shown(table))
+        if name not in allowed:
+            hint = f'dx.field(env="{name}") in the class, or env=["{name}"] where the configuration is read'
+            message = f"the variable {shown(name)} is not allowed here"
+            raise _RefusedError(message, ", ".join(sorted(allowed)) or "no variables", shown(name), hint)
+        if name not in os.environ and "default" not in table:
+            hint = f'export {name}=..., or "default" beside "$env"'
+            raise _RefusedError(f"the variable {name} is not set", hint=hint)
+        return os.environ.get(name)
+
+    def _secret_file(self, table: dict[str, Any], notes: Notes) -> str:
+        """The text of a file with a secret, without the end of its last line."""
+        name, root = table[FILE], self.configuration.files.root
+        if not notes.get("secret"):
+            raise _RefusedError("files are read for secrets only", hint="dx.field(secret=True)")
+        if not isinstance(name, str) or len(table) > 1 or root is None:
+            raise _RefusedError("not a file", '{ "$file" = "token.txt" } and no other key', shown(table))
+        try:
+            file = (root / name).resolve()
+            if not file.is_relative_to(root):
+                raise _RefusedError("the file is outside of the folder", f"a file in {root}", shown(name))
+            with open(file, encoding="utf-8") as opened:
+                return opened.read(_MAX_SECRET).removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise _RefusedError(f"the file cannot be read: {type(error).__name__}", got=shown(name)) from None
 
     def follow(self) -> None:
         self._following.run()
