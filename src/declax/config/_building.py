@@ -16,8 +16,8 @@ from declax.config._reading.catalog import catalog_for
 from declax.config._reading.limits import CheckedReader
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
-from declax.config._supplied import value_of
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
+from declax.config._supplied import value_of
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, MissingRngsError, with_article
 from declax.training._transformation import Description, check_masks, describe_by, is_transformation

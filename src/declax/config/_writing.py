@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from declax._fields.overrides import DeclaredPart
 from declax.config import registry
 from declax.config._building import checked_refs
-from declax._fields.overrides import DeclaredPart
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of, thaw
 from declax.config._declared import exact_arguments
 from declax.config._printing import value_text
@@ -255,7 +255,7 @@ class _Computed:
     def _add_items(self, value: Any, reader: Reader | None, path: Path, said: Any) -> None:
         items = [(key, value[key]) for key in keys_of(value)]
         is_repeated = not isinstance(value, Mapping) and all(item == items[0][1] for _, item in items)
-        if is_repeated and not type(said) is FrozenList:
+        if is_repeated and type(said) is not FrozenList:
             self.data[Ref.to((*path, LENGTH)).path] = len(items)
             self._add(items[0][1], None, path, said)
             return

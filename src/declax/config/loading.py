@@ -15,7 +15,6 @@ import numpy as np
 from declax._classes.construction import LOST_RECORD, call_now, is_recorded, refuse_loss
 from declax._classes.pytree import Pytree
 from declax._classes.records import record_of, refuse_own_init
-from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
 from declax._fields.class_info import maker_of
 from declax._fields.overrides import override_of
@@ -32,9 +31,9 @@ from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._files.documents import Document, noting_place
 from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
-from declax.config._reading.parameters import RNGS, Parameters, parameters_of, target_name
+from declax.config._reading.parameters import RNGS, Parameters, parameters_of
 from declax.config._reading.part_readers import choices_at
-from declax.config._reading.readers import Context, Reader
+from declax.config._reading.readers import Reader
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading, name_of
 from declax.config._sources.words import expand, is_word, parse_word

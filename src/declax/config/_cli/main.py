@@ -7,8 +7,8 @@ import itertools
 import sys
 from collections.abc import Sequence
 
-from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.arguments import load_target, read_words
+from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.parsing import completion_script, declax_parser
 
 

@@ -16,8 +16,8 @@ from declax._graph.api import clone
 from declax._random.streams import Rngs
 from declax._typing import MISSING
 from declax.config._building import takes_rngs
-from declax.config._cli.output import Output, usage_error
 from declax.config._cli.arguments import Words, read_words
+from declax.config._cli.output import Output, usage_error
 from declax.config._cli.parsing import script_parser
 from declax.config._cli.runs import ReadRun, read_all
 from declax.config._reading.docstrings import first_paragraph

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from declax.config._cli.arguments import load_module
 from declax.config._cli.output import Output
 from declax.config._cli.runs import ReadRun
-from declax.config._cli.arguments import load_module
 from declax.config._data import SpecData
 from declax.config._files.documents import HasPlaces
 from declax.config._reading.parameters import target_name

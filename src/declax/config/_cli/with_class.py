@@ -21,9 +21,9 @@ from declax._sharding.fully_sharded import fsdp
 from declax._sharding.planning import plan as plan_of
 from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
+from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, documents_of, read_all, read_runs
-from declax.config._cli.arguments import Words
 from declax.config._cli.scripts import parameter_table, rngs_of, with_seed
 from declax.config._cli.shapes import check_spec
 from declax.config._files.documents import noting_place

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from declax._fields.specifiers import Notes
 from declax.config._files.documents import Document
-from declax.config._reading.part_readers import ChoiceReader, choices_at
+from declax.config._reading.part_readers import CallReader, ChoiceReader, choices_at
 from declax.config._reading.readers import Reader
 from declax.config._sources.alternatives import Alternatives
 from declax.config._sources.keys import USE, is_value
@@ -395,12 +395,19 @@ class Configuration:
         """The reader of the value of a key in a table, or of an item of a list."""
         if not isinstance(holder, dict):
             return None if reader is None else reader.below(holder, key)
-        kind = self.kind_of(path, holder)
-        for choice in choices_at(reader):
-            target = target_of(choice, kind)
-            if target is not None:
-                return choice.call_of(target).reader_of(str(key))
+        call = self.call_at(reader, path, holder)
+        if call is not None:
+            return call.reader_of(str(key))
         return None if reader is None else reader.below(holder, key)
+
+    def call_at(self, reader: Reader | None, path: Path, table: Any) -> CallReader | None:
+        """The reader of the arguments in a table; None if its class is not known."""
+        kind = self.kind_of(path, table)
+        for choice in choices_at(reader):
+            target = _target_of(choice, kind)
+            if target is not None:
+                return choice.call_of(target)
+        return None
 
     def kind_of(self, path: Path, table: Any) -> Any:
         """The kind that a table chooses, itself or by its alternative."""
@@ -414,10 +421,8 @@ class Configuration:
         holder, reader = self.at((*above,)), self.reader_at((*above,))
         if not isinstance(holder, dict):
             return Notes()
-        kind = self.kind_of((*above,), holder)
-        targets = (target_of(choice, kind) for choice in choices_at(reader))
-        found = next((choice.call_of(t) for choice, t in zip(choices_at(reader), targets) if t is not None), None)
-        parameter = None if found is None else found.parameters.get(str(key))
+        call = self.call_at(reader, (*above,), holder)
+        parameter = None if call is None else call.parameters.get(str(key))
         return Notes() if parameter is None else parameter.notes
 
     def _is_alternative(self, path: Path) -> bool:
@@ -429,7 +434,7 @@ def takes_alternatives(reader: Reader | None) -> bool:
     return reader is not None and "table" in reader.words and "string" not in reader.words
 
 
-def target_of(choice: ChoiceReader, kind: Any) -> Any:
+def _target_of(choice: ChoiceReader, kind: Any) -> Any:
     """The target that a table with a kind, or without one, describes; None if it is not one of the choices."""
     if kind is None and choice.declared is not None:
         return choice.declared

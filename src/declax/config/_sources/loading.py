@@ -12,8 +12,9 @@ from declax import _jax
 from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._building import checked_refs
+from declax.config._changing import paths_meant
 from declax.config._data import FrozenList, SpecData, freeze
-from declax.config._declared import Part, parts_of
+from declax.config._declared import parts_of
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
@@ -24,7 +25,7 @@ from declax.config._sources.resolving import resolve
 from declax.config._sources.words import ANYWHERE, Run, Word
 from declax.config._supplied import Supplied, value_of
 from declax.config._writing import COMPUTED, computed_data
-from declax.config.problems import Path, Place, Problem, Report, did_you_mean, path_text, shown
+from declax.config.problems import Path, Place, Problem, Report, path_text, shown
 from declax.errors import ConfigError, ConfigWarning
 
 _NO_WORDS: Final = Run("", ())
@@ -117,18 +118,15 @@ class Loading:
             found = self._read(trial)
         except ConfigError:
             return  # what is wrong without the word is reported
-        name, *rest = word.path[1:]
-        parts = list(parts_of(found)) if isinstance(found, SpecData) else []
-        paths = [part.path if rest else (*part.path, str(name)) for part in parts if _is_meant(part, str(name), rest)]
-        for path in paths:
-            configuration.add_word(word._replace(path=(*path, *rest)), value)
-        if not paths:
-            known = {target_name(part.spec.target).rpartition(".")[2] for part in parts}
-            noun = "no part of this class" if rest else "no part with this argument"
-            message = f"there is {noun}: {name}"
-            hint = did_you_mean(str(name), known)
-            problem = Problem("word", (), message, ", ".join(sorted(known)), None, hint, Place(word.origin))
+        try:
+            paths = paths_meant(found, word.path)
+        except ConfigError as error:
+            message = f"{error.problem}: {error.where}"
+            problem = Problem("word", (), message, error.expected, None, error.fix, Place(word.origin))
             configuration.problems.append(problem)
+            return
+        for path in paths:
+            configuration.add_word(word._replace(path=path), value)
 
     # --- exact records -------------------------------------------------------------------
 
@@ -178,15 +176,6 @@ def _pointer(path: Path) -> str:
 def _without_computed(source: Document) -> Document:
     data = {key: value for key, value in source.data.items() if key != COMPUTED}  # type: ignore[attr-defined]  # it is a table
     return dataclasses.replace(source, data=data)
-
-
-def _is_meant(part: Part, name: str, rest: Sequence[Any]) -> bool:
-    """Whether a word means a part: by the name of its class or of a base, or by an argument."""
-    if not rest:
-        return name in part.spec.parameters.by_name
-    target = part.spec.target
-    classes = target.__mro__ if isinstance(target, type) else (target,)
-    return any(target_name(cls).rpartition(".")[2] == name for cls in classes)
 
 
 def _refused(run: Run, error: ConfigError) -> set[str | None]:

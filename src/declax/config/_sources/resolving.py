@@ -11,11 +11,11 @@ from typing import Any, Final
 from declax._fields.specifiers import Notes
 from declax.config._data import SpecData, thaw
 from declax.config._files.documents import MAX_DEPTH
-from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader, choices_at
+from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
 from declax.config._sources.alternatives import MAX_FILES
-from declax.config._sources.composing import Configuration, Origin, takes_alternatives, target_of
+from declax.config._sources.composing import Configuration, Origin, takes_alternatives
 from declax.config._sources.expressions import ExpressionError, evaluate
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
@@ -113,13 +113,8 @@ class _Resolving:
     def _names_at(self, path: Path) -> Collection[str] | None:
         """The names that a table at a path may have; None if they are unknown."""
         config = self.configuration
-        kind = config.kind_of(path, config.at(path))
-        for choice in choices_at(config.reader_at(path)):
-            target = target_of(choice, kind)
-            if target is not None:
-                call = choice.call_of(target)
-                return None if call.extra is not None else {*call.parameters.by_name, KIND}
-        return None
+        call = config.call_at(config.reader_at(path), path, config.at(path))
+        return None if call is None or call.extra is not None else {*call.parameters.by_name, KIND}
 
     # --- the environment, and files with secrets ---------------------------------------
 
@@ -276,12 +271,10 @@ class Following:
         """A value that a class supplies to its table."""
         config = self.configuration
         holder = config.at(path)
-        kind = config.kind_of(path, holder)
-        for choice in choices_at(reader):
-            target = target_of(choice, kind)
-            if target is not None and isinstance(holder, dict):
-                return self._of_class(choice.call_of(target), path, keys, written)
-        raise ExpressionError(f"there is no {written}")
+        call = config.call_at(reader, path, holder) if isinstance(holder, dict) else None
+        if call is None:
+            raise ExpressionError(f"there is no {written}")
+        return self._of_class(call, path, keys, written)
 
     def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
         for inner in [at for at in self._readers if at[: len(path)] == path and at not in self._open]:
