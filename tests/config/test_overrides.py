@@ -208,7 +208,7 @@ def test_a_key_of_a_reference():
 
     document = Document("net.toml", {"head": {"rate": 0.5}, "tied": {"$ref": "/head"}})
     (run,) = expand(document, [parse_override("tied.rate=0.1")])
-    with pytest.raises(dx.ConfigError, match=r"tied: not a reference(.|\n)*and no other key"):
+    with pytest.raises(dx.ConfigError, match=r"tied.rate: a table with '\$ref'(.|\n)*and no other key"):
         dx.spec_from_config(Tied, run.document())
 
 
