@@ -224,7 +224,7 @@ def test_a_key_of_a_reference():
         tied: dx.Dropout
 
     document = Document("net.toml", {"head": {"rate": 0.5}, "tied": {"$ref": "/head"}})
-    with pytest.raises(dx.ConfigError, match=r"tied: not a reference(.|\n)*and no other key"):
+    with pytest.raises(dx.ConfigError, match=r"tied.rate: a table with '\$ref'(.|\n)*and no other key"):
         dx.spec_from_config(Tied, document, words=["tied.rate=0.1"])
 
 

@@ -213,6 +213,7 @@ def _add_later(context: Context, path: Path, start: Path, target: tuple[str, ...
     here = "/" + "/".join(map(str, path[len(start) :]))
     there, what = (*start, *target), "a reference" if kind is None else with_article(kind)
     hint = f'swap them: describe the part here, and write {{ "$ref" = "{here}" }} at {path_text(there)}'
+    hint = hint if kind is not None else "refer to the part itself, which is described before this place"
     got = f"{shown('/' + '/'.join(target))}, {what}"
     expected = "the path of a part that is built before this one, together with it"
     context.add("ref-to-later", path, LATER, expected=expected, got=got, hint=hint, other=there)

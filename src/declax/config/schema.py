@@ -14,7 +14,7 @@ from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of
+from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of, without_parts
 from declax.config._reading.readers import Reader, Schema
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
@@ -92,7 +92,7 @@ class Schemas:
 
     def bound(self, tag: str, call: CallReader) -> list[Schema]:
         """A reference to the definition of a function with arguments."""
-        make = functools.partial(self._call_schema, tag, call, is_tag_needed=True)
+        make = functools.partial(self._call_schema, tag, call, is_tag_needed=True, is_bound=True)
         return [self._once((tag, call, True), tag, make)]
 
     def shared(self, reader: Reader, name: str) -> Schema:
@@ -111,17 +111,19 @@ class Schemas:
         taken = self._names.values()
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
-    def _call_schema(self, tag: str, call: CallReader, *, is_tag_needed: bool) -> Schema:
+    def _call_schema(self, tag: str, call: CallReader, *, is_tag_needed: bool, is_bound: bool = False) -> Schema:
         target = call.target
         call.check_readable()
-        summary = first_paragraph(call.called)
+        summary = "" if is_bound else first_paragraph(call.called)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
         if call.called is not target:
             summary = f"Overrides of the declared {target!r}."
             properties[KIND] = {"not": {}}
-        properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
+        if not is_bound:
+            properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
         for parameter in call.parameters:
-            properties[parameter.name] = self._parameter(parameter, call.readers[parameter.name])
+            reader = call.readers[parameter.name]
+            properties[parameter.name] = self._parameter(parameter, without_parts(reader) if is_bound else reader)
         made: Schema = {"title": tag, "type": "object"}
         if summary:
             made["description"] = summary

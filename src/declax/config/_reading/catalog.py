@@ -158,7 +158,7 @@ class Catalog:
         if owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return [ListReader(UnionReader(layer), list), *layer]
-        if getattr(owner, "_pytree__makes_layers", False):  # `Stacked` builds a Spec once for each layer
+        if getattr(owner, "_pytree__makes_layers", False) and default is MISSING:  # `Stacked` builds a Spec once for each layer
             spec = ChoiceReader(self, anywhere(self.extra), "a layer", keeps_specs=True)
             return [spec, self._function(MISSING)]
         if is_dtype(default):
@@ -360,11 +360,12 @@ class Catalog:
         }
         if isinstance(default, DeclaredPart):  # where a table with the tag describes an instance
             table = {name: function for name, function in table.items() if not isinstance(function, type)}
-        name = getattr(default, "__name__", None)
+        name, own = getattr(default, "__name__", None), None
         if callable(default) and isinstance(name, str) and name != "<lambda>":
+            own = name if name not in table else None
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
-        return FunctionReader(self, noun, table)
+        return FunctionReader(self, noun, table, own)
 
 
 class _UnresolvedError(Exception):

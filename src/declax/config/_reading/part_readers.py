@@ -37,6 +37,7 @@ from declax.config._reading.readers import (
     ListReader,
     MappingReader,
     NamesReader,
+    ObjectReader,
     Reader,
     Schema,
     StrReader,
@@ -242,9 +243,10 @@ class FunctionReader(NamesReader):
 
     words = frozenset({"string", "table"})
 
-    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any]) -> None:
+    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any], own: str | None = None) -> None:
         super().__init__(noun, table, "unknown-activation")
         self.catalog = catalog
+        self.own = own  # the name of a default, whose arguments the schema leaves open: they may be of any type
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, functools.partial) and self._is_named(value):
@@ -283,8 +285,11 @@ class FunctionReader(NamesReader):
         for name, value in found.items():
             try:
                 hash(value)
+                is_plain = not isinstance(value, (SpecData, Ref))
             except TypeError:
-                return context.wrong((*path, name), "a value with a hash, since it is bound to a function", value)
+                is_plain = False
+            if not is_plain:
+                return context.wrong((*path, name), "a plain value with a hash, since it is bound to a function", value)
         ordered = sorted(found, key=lambda name: call.names.index(name) if name in call.names else len(call.names))
         return functools.partial(function, **{name: found[name] for name in ordered})
 
@@ -292,9 +297,12 @@ class FunctionReader(NamesReader):
         return schemas.shared(self, self.noun.partition(" ")[2])
 
     def definition(self, schemas: Schemas) -> Schema:
-        tables = []
+        tables: list[Schema] = []
         plain: list[str] = []
         for name, function in self.table.items():
+            if name == self.own:
+                tables += [{"type": "object", "properties": {KIND: {"const": name}}, "required": [KIND]}]
+                continue
             call = self._call_or_none(function)
             tables += [] if call is None else schemas.bound(name, call)
             plain += [name] if call is None else []
@@ -316,6 +324,14 @@ class FunctionReader(NamesReader):
         except ConfigError:
             return None
         return call if call.names else None
+
+
+def without_parts(reader: Reader) -> Reader:
+    """A reader of what can be bound to a function, for the schema: without tables of parts."""
+    if isinstance(reader, UnionReader):
+        plain_ones = [m for m in reader.members if type(m) is not ChoiceReader]
+        return UnionReader(plain_ones) if plain_ones else ObjectReader(None, "a part")
+    return ObjectReader(None, "a part") if type(reader) is ChoiceReader else reader
 
 
 def without_first(parameters: Parameters) -> tuple[Parameters, str | None]:
