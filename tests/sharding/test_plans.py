@@ -637,6 +637,17 @@ def test_a_large_model_is_planned(name):
     assert f"model.up[0:{sizes[-1]}].kernel" in text
 
 
+def test_no_tracer_is_asked_for_its_sharding(monkeypatch):
+    """JAX lists all equations so far for the error that it has none, so that large models would take minutes."""
+
+    def refuse(tracer):
+        raise AssertionError("a tracer was asked")
+
+    monkeypatch.setattr(jax.core.Tracer, "sharding", property(refuse))
+    with dx.sharding_rules(RULES):
+        assert dx.eval_shape(lambda: (model := Net(64, 256, 3, rngs=dx.Rngs(0)), dx.Optimizer(model, optax.adam(1e-3))))
+
+
 @pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize("name", LARGE)
