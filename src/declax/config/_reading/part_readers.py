@@ -531,6 +531,10 @@ class CallReader:
         return is_multiple(value, factor, f"{of}={shown(factor)}", (*path, name), context, expected)
 
     @functools.cached_property
+    def _secrets(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters if parameter.notes.get("secret"))
+
+    @functools.cached_property
     def _multiples(self) -> dict[str, str]:
         """The names of parameters that are multiples of others."""
         pairs = ((parameter.name, multiple_of(parameter.notes)) for parameter in self.parameters)
@@ -562,6 +566,11 @@ class CallReader:
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
+        for name in self._secrets if context.supplied is not None else ():
+            if found.get(name) is not None and (*path, name) not in context.supplied:
+                found[name] = INVALID
+                hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
+                context.add("secret", (*path, name), "a configuration does not say a secret itself", hint=hint)
         few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
         for name in self.parameters.required:
             if name in found:

@@ -12,7 +12,7 @@ import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -74,6 +74,7 @@ class Context(Report):
         self.migrate = migrate
         self.limits: Limits = NO_LIMITS
         self.max_depth = MAX_DEPTH
+        self.supplied: Container[Path] | None = None  # where secrets may stand; None: anywhere
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
@@ -89,6 +90,7 @@ class Context(Report):
         """The context for trying one member of a union; trials share the parts that they have read."""
         attempt = Context(migrate=self.migrate, catalog=self.catalog)
         attempt.max_depth = self.max_depth
+        attempt.supplied = self.supplied
         attempt.base = self.base
         attempt.limits = self.limits
         attempt.known = {} if self.known is None else self.known

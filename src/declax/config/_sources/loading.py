@@ -14,7 +14,6 @@ from declax._typing import MISSING
 from declax.config._building import checked_refs
 from declax.config._changing import paths_meant
 from declax.config._data import FrozenList, SpecData, freeze
-from declax.config._declared import parts_of
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
@@ -105,6 +104,7 @@ class Loading:
 
     def _attempt(self, configuration: Configuration) -> tuple[Context, Any]:
         context = Context(migrate=self.migrate, catalog=self.catalog)
+        context.supplied = configuration.supplied
         return context, checked_refs(configuration.reader.read(configuration.data, (), context), context)
 
     # --- words for each part of a class -------------------------------------------------
@@ -198,18 +198,10 @@ def _told(problem: Problem, configuration: Configuration) -> Problem:
 
 
 def with_supplied(found: Any, configuration: Configuration) -> Any:
-    """A spec whose supplied values know what names them; raises for a secret that a configuration says itself."""
+    """A spec whose supplied values know what names them."""
     for path, table in configuration.supplied.items():
         is_secret = path in configuration.secrets
         found = _changed(found, path, lambda value: Supplied(freeze(table), value_of(value), is_secret))  # noqa: B023  # it is called at once
-    report = Report()
-    for part in parts_of(found) if isinstance(found, SpecData) else ():
-        for name, value in part.spec.arguments.items():
-            if isinstance(value, Supplied) and value.is_secret and value.table is None:
-                hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
-                report.add("secret", (*part.path, name), "a configuration does not say a secret itself", hint=hint)
-    if report:
-        raise report.error(configuration.name or "the configuration", configuration.place_of)
     return found
 
 
