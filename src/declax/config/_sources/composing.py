@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -174,23 +175,30 @@ class Configuration:
         """Whether a source says a value at a path, given as texts."""
         found = self.data
         for key in path:
-            found = _item(found, int(key) if isinstance(found, list) and str(key).isdecimal() else key)
+            found = _item(found, _step(found, key))
             if found is None:
                 return False
         return True
 
-    def put_recorded(self, path: Path, value: Any, record: Document) -> None:
-        """Puts a value of an exact record where the code would compute it; makes missing tables on the way."""
+    def put_recorded(self, path: Path, value: Any, record: Document, pointers: Collection[str]) -> None:
+        """Puts a value of an exact record where the code would compute it; makes missing tables and lists on the way.
+
+        Args:
+          path: of the value, with the indices of lists as texts.
+          value: the value.
+          record: the source.
+          pointers: of all values of the record, which say how long its lists are.
+        """
         self.own()
         origin = Origin(record, (), 1)
-        holder, at = self.data, ()
-        for key in path[:-1]:
-            step: Any = int(key) if isinstance(holder, list) and str(key).isdecimal() else key
-            at = (*at, step)
-            if not isinstance(_item(holder, step), (dict, list)):
-                self.place(at, {}, origin)
-            holder = self.at(at)
-        self.place((*at, path[-1]), copied(value), origin)
+        at: Path = ()
+        for key, below in itertools.pairwise(path):
+            at = (*at, _step(self.at(at), key))
+            if not isinstance(_item(self.at(at[:-1]), at[-1]), (dict, list)):
+                prefix = "/".join(("", *map(str, at), ""))
+                count = len({pointer.removeprefix(prefix).split("/")[0] for pointer in pointers if prefix in pointer})
+                self.place(at, [{} for _ in range(count)] if str(below).isdecimal() else {}, origin)
+        self.place((*at, _step(self.at(at), path[-1])), copied(value), origin)
 
     def copy(self) -> Configuration:
         """The same sources, of which changes leave this one as it is."""
@@ -398,8 +406,11 @@ class Configuration:
         reader: Reader | None = self.reader
         holder = self.data
         for size, key in enumerate(path):
-            reader = self.reader_below(reader, path[:size], holder, key)
-            holder = _item(holder, key) if isinstance(holder, (dict, list)) else None
+            if holder is None:  # what the class body declares
+                holder = {} if choices_at(reader) else []
+            step = _step(holder, key)
+            reader = self.reader_below(reader, path[:size], holder, step)
+            holder = _item(holder, step) if isinstance(holder, (dict, list)) else None
         return reader
 
     def reader_below(self, reader: Reader | None, path: Path, holder: Any, key: Any) -> Reader | None:
@@ -455,6 +466,11 @@ def copied(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(item, depth + 1) for key, item in value.items()}
     return [copied(item, depth + 1) for item in value] if isinstance(value, list) else value
+
+
+def _step(holder: Any, key: Any) -> Any:
+    """A key of a table, or the index of a list that a text is."""
+    return int(key) if isinstance(holder, list) and str(key).isdecimal() else key
 
 
 def takes_alternatives(reader: Reader | None) -> bool:
