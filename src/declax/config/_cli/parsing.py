@@ -142,6 +142,11 @@ def declax_parser() -> Parser:
     schema = add("schema", about, "module:Class", "", "schema models:Net -o net.schema.json")
     schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
     add(
+        "diff", "show how two configurations, run folders or checkpoints differ: by path, and by what they build",
+        "module:Class, two files or folders, and words that change both", "--env --input --migrate --format",
+        "diff models:Net base.toml large.toml", "diff train:Run runs/ab12 runs/cd34 --input int32[8,16]",
+    )  # fmt: skip
+    add(
         "rename", "give a field another name, in code and configurations below the current folder",
         "the field, as module:Class.field or models.py:Class.field, and its new name", "--write --format",
         "rename models.py:Block.hidden width", "rename models.py:Block.hidden width --write",

@@ -21,6 +21,7 @@ from declax._sharding.fully_sharded import fsdp
 from declax._sharding.planning import plan as plan_of
 from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
+from declax.config._cli import differences
 from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, documents_of, read_all, read_runs
@@ -141,6 +142,10 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
         return found
 
     _summarize(cls, words, options, output, make)
+
+
+def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    differences.diff(cls, words, options, output, [_input(text) for text in options.input])
 
 
 def _summarize(

@@ -551,12 +551,13 @@ class CallReader:
         self.check_readable(current)
         found: dict[Any, Any] = {}
         unknown: list[Any] = []
+        known, readers = self.parameters.by_name, self.readers
         for key, item in current.items():
             name: Any = key
-            if key not in self.parameters.by_name:
+            if key not in known:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
-            if name in self.parameters.by_name and (name == key or name not in current):
-                found[name] = self.readers[name].read(item, (*path, key), context)
+            if name in known and (name == key or name not in current):
+                found[name] = readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
@@ -566,8 +567,9 @@ class CallReader:
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
-        for name in self._secrets if context.supplied is not None else ():
-            if found.get(name) is not None and (*path, name) not in context.supplied:
+        places = context.supplied
+        for name in self._secrets if places is not None else ():
+            if found.get(name) is not None and places is not None and (*path, name) not in places:
                 found[name] = INVALID
                 hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
                 context.add("secret", (*path, name), "a configuration does not say a secret itself", hint=hint)

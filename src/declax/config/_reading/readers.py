@@ -235,7 +235,8 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            return value if context.limits.allow(value) else _too_big(value, self.expected, path, context)
+            is_small = -_MAX_INT < value < _MAX_INT
+            return value if is_small or context.limits.allow(value) else _too_big(value, self.expected, path, context)
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)

@@ -17,9 +17,10 @@ from declax.config._data import FrozenList, Ref, SpecData, freeze
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
-from declax.config._reading.readers import Context
+from declax.config._reading.readers import INVALID, Context
 from declax.config._refs import with_items
 from declax.config._sources.composing import Configuration
+from declax.config._sources.keys import USE
 from declax.config._sources.resolving import resolve
 from declax.config._sources.words import ANYWHERE, Run, Word
 from declax.config._supplied import Supplied, value_of
@@ -52,6 +53,15 @@ class Loading:
         self.catalog = catalog_for(tuple(extra))
         self.migrate = migrate
         self.env = env
+
+    def read_alone(self, source: Document) -> Any:
+        """The value of one source that says all itself; INVALID if it has mistakes, or names what it does not say."""
+        data = source.data
+        if source.problems or not isinstance(data, Mapping) or USE in data or COMPUTED in data:
+            return INVALID
+        context = Context(migrate=self.migrate, catalog=self.catalog)
+        context.supplied = ()
+        return checked_refs(self.catalog.root_reader(self.cls).read(data, (), context), context)
 
     def run(self, sources: Sequence[Document], run: Run = _NO_WORDS) -> Loaded:
         """Reads sources with the words of one run; tries their other reading if a field refuses the first.
@@ -229,7 +239,7 @@ def _changed(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     """A spec with a function applied to the value at a path."""
     if not path:
         return change(value)
-    items = value.arguments if isinstance(value, SpecData) else value
+    items: Any = value.arguments if isinstance(value, SpecData) else value
     if path[0] not in items and not isinstance(value, (tuple, FrozenList)):
         return value  # it is equal to the default
     return with_items(value, {path[0]: _changed(items[path[0]], path[1:], change)})

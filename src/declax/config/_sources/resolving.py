@@ -175,7 +175,9 @@ class _Resolving:
 def _fitting(text: str, reader: Reader | None) -> Any:
     """The reading of a text whose type a field accepts: the text, or what a word of it would be."""
     value = value_of(text)
-    for reading in (text, value, other_reading(text, value)) if reader is not None else ():
+    if reader is None:
+        return text
+    for reading in (text, value, other_reading(text, value)):
         context = Context()
         reader.read(reading, (), context)
         if all(problem.code != "wrong-type" for problem in context.problems):
