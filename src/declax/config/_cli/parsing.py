@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NoReturn
 
 from declax._version import __version__
 from declax.config._cli.output import usage_error, write
 from declax.config._files.formats import SUFFIXES
+from declax.config.problems import did_you_mean, steps_of
 
 LANGUAGES: Final = ("toml", "json", "yaml")
 SHELLS: Final = ("bash", "zsh")
@@ -47,10 +48,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         problem, _, choices = message.partition(" (choose from ")
-        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
+        wrong = problem.partition("invalid choice: ")[2].strip("'")
+        fix = did_you_mean(wrong, choices.removesuffix(")").replace("'", "").split(", ")) if wrong else None
+        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=fix or f"{self.prog} --help")
 
-    def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options and words of a command line in any order; options may precede the command."""
+    def parse_words(self, argv: Sequence[str], fields: Collection[str] = ()) -> argparse.Namespace:
+        """The options and words of a command line in any order; options may precede the command.
+
+        Flags are understood as words: `--model.dim 4` and `--model.dim=4`, and `--steps 4` for a name in `fields`.
+        """
+        argv = self._without_flags(argv, fields)
         # `parse_intermixed_args` does not support commands
         at = next((index for index, word in enumerate(argv) if word in self.commands), 0)
         options, rest = self.parse_known_args([*argv[at : at + 1], *argv[:at], *argv[at + 1 :]])
@@ -59,6 +66,27 @@ class Parser(argparse.ArgumentParser):
         if rest:
             options.words += rest
         return options
+
+    def _without_flags(self, argv: Sequence[str], fields: Collection[str]) -> list[str]:
+        """A command line with words in the place of flags that are no options."""
+        options = {name for parser in (self, *self.commands.values()) for name in parser._option_string_actions}
+        found: list[str] = []
+        words = iter(argv)
+        for word in words:
+            flag, equals, _ = word.partition("=")
+            path = flag.removeprefix("--")
+            if not word.startswith("--") or flag in options or steps_of(path) is None:
+                found.append(word)
+            elif equals:
+                found.append(word.removeprefix("--"))
+            elif "." in path or path in fields:
+                value = next(words, None)
+                if value is None or value.startswith("--"):
+                    raise usage_error(f"{word}: the value is missing", fix=f"{path}=...")
+                found.append(f"{path}={value}")
+            else:
+                found.append(word)
+        return found
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -175,16 +203,29 @@ def _examples(*lines: str) -> str:
 
 # --- completion -----------------------------------------------------------------
 
-_BASH: Final = """\
+COMPLETE: Final = "_complete"
+"""The command that prints what a shell offers for the last word."""
+
+# Bash splits words at "=" and ":", so that the line is split at spaces here.
+_SCRIPT: Final = """\
 _declax() {{
-  local words="" word="${{COMP_WORDS[COMP_CWORD]}}"
+  local words="" word="${{COMP_WORDS[COMP_CWORD]}}" line
   case "$COMP_CWORD ${{COMP_WORDS[1]}} $word" in
 {cases}
+  *)
+    if [ "$COMP_CWORD" -gt 2 ]; then
+      line=(${{COMP_LINE:0:$COMP_POINT}})
+      case "$COMP_LINE" in *" ") line+=("") ;; *) word="${{line[-1]}}" ;; esac
+      words="$(declax {complete} "${{line[@]:2}}" 2>/dev/null)"
+      case "$word" in *=*) ;; *) type compopt >/dev/null 2>&1 && compopt -o nospace ;; esac
+    fi ;;
   esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  COMPREPLY=($(compgen -W "$words" -- "$word")){behind}
 }}
 complete -o default -F _declax declax
 """
+_BEHIND_EQUALS: Final = """
+  case "$word" in *=*) COMPREPLY=("${{COMPREPLY[@]#*=}}") ;; esac"""
 _ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
@@ -193,5 +234,7 @@ def completion_script(shell: str) -> str:
     parser = declax_parser()
     words = {'"1 "*': [*parser.commands, *parser._option_string_actions]}
     words.update((f'*" {name} -"*', list(command._option_string_actions)) for name, command in parser.commands.items())
-    text = _BASH.format(cases="\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items()))
+    cases = "\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items())
+    behind = _BEHIND_EQUALS.format() if shell == "bash" else ""
+    text = _SCRIPT.format(complete=COMPLETE, cases=cases, behind=behind)
     return _ZSH + text if shell == "zsh" else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from declax.config._files.formats import SUFFIXES, read_document, read_text
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
 from declax.config._sources.words import Word, expand
-from declax.config.problems import Report
+from declax.config.problems import Report, steps_of
 from declax.config.specs import Spec
 from declax.errors import ConfigError, describe, suggest
 
@@ -31,8 +32,13 @@ def documents_of(words: Words) -> list[Document]:
     """The files that words name; `-` is the standard input."""
     missing = [file for file in words.files if file != STANDARD_INPUT and not Path(file).exists()]
     if missing:
+        sliced = next((word for word in missing if re.search(r"\[\d*:\d*\]", word.partition("=")[0])), None)
+        if sliced is not None:
+            fix = re.sub(r"\[\d*:\d*\]", "[*]", sliced)
+            raise usage_error("a path has an index or a star, and no slice", got=sliced, fix=fix)
         names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in SUFFIXES)
-        raise usage_error("there is no such file", got=", ".join(missing), fix=suggest(missing[0], names))
+        fix = suggest(missing[0], names) or (f"{missing[0]}=..." if steps_of(missing[0]) is not None else None)
+        raise usage_error("there is no such file", got=", ".join(missing), fix=fix)
     return [_from_standard_input() if file == STANDARD_INPUT else read_document(file) for file in words.files]
 
 

@@ -197,7 +197,9 @@ def cli(
     output, extra = Output(is_json="--format=json" in given or ("--format", "json") in pairwise(given)), tuple(extra)
     with output.running():
         about = f"fields of {parameter_table(target)}"
-        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
+        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(
+            given, parameters_of(target).by_name
+        )
         words = with_seed(read_words(options.words, takes_part=False), target, options.seed)
         if words.target is not None:
             raise usage_error("a script takes no class", got=words.target, fix="remove it")

@@ -171,14 +171,16 @@ class Configuration:
         for path in list(self._selected((), self.data, word, origin)):
             self._apply(word, path, value, origin)
 
-    def has(self, path: Path) -> bool:
-        """Whether a source says a value at a path, given as texts."""
+    def value_at(self, path: Path) -> Any:
+        """The value at a path; None if no source says one."""
         found = self.data
         for key in path:
-            found = _item(found, _step(found, key))
-            if found is None:
-                return False
-        return True
+            found = _item(found, _step(found, key)) if isinstance(found, (dict, list)) else None
+        return found
+
+    def has(self, path: Path) -> bool:
+        """Whether a source says a value at a path, given as texts."""
+        return self.value_at(path) is not None
 
     def put_recorded(self, path: Path, value: Any, record: Document, pointers: Collection[str]) -> None:
         """Puts a value of an exact record where the code would compute it; makes missing tables and lists on the way.
