@@ -56,7 +56,9 @@ def parse_toml(text: str, name: str | None) -> Document:
     """Reads a text; of a key or table that is given twice, the first counts, and gets the other keys of the second."""
     if (start := _long_key(text)) is not None:
         raise too_deep(name, Lines(text).position(start))
-    numbers, problems, broken = Numbers(), [], set()
+    numbers = Numbers()
+    problems: list[Problem] = []
+    broken: set[Path] = set()
     try:
         data = tomllib.loads(text, parse_float=numbers.read_float)
     except RecursionError:
