@@ -15,6 +15,7 @@ from declax.config._files import scanning
 from declax.config._files.editing import renamed, same, with_value, without
 from declax.config._files.flow_edits import value_at
 from declax.config._files.formats import format_of, read_text
+from declax.config._files.toml_format import header_text, value_text
 from declax.config._files.yaml_format import dumped
 from plain_data import KEYS, SCALARS, TABLES, VALUES, is_writable, paths_of
 
@@ -290,7 +291,88 @@ def decorated(text: str, seed: int, *, has_comments: bool) -> str:
     return "".join(line + chance.choice(["\n", "\r\n"][seed % 2 :]) for line in lines)
 
 
+class Toml:
+    """Writes TOML in all of its forms: dotted keys, headers, braces, lists in lines, texts in lines."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    def table(self, table, path=()):
+        later = {}
+        for key, value in table.items():
+            is_list = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+            if (isinstance(value, dict) or is_list) and self.chance.random() < 0.5:
+                later[key] = value
+            else:
+                yield from self.statement((key,), value)
+        for key, value in later.items():
+            for item in value if isinstance(value, list) else [value]:
+                head = header_text((*path, key))
+                yield from ["", "# of the header"][: self.chance.randrange(3)]
+                yield f"[[{head}]] # {key!a}" if isinstance(value, list) else f"[ {head} ]"
+                yield from self.table(item, (*path, key))
+
+    def statement(self, keys, value):
+        if isinstance(value, dict) and value and self.chance.random() < 0.5 and value.keys() != {"$none"}:
+            for key, item in value.items():
+                yield from self.statement((*keys, key), item)
+            return
+        yield f"{header_text(keys)} = {self.value(value)}"
+
+    def value(self, value):
+        if isinstance(value, list):
+            items = [self.value(item) for item in value]
+            if self.chance.random() < 0.5:
+                lines = "".join(f"\n  {item}, # {i}" for i, item in enumerate(items))
+                return f"[{lines}\n]"
+            return f"[{', '.join(items)}{',' if items and self.chance.random() < 0.3 else ''}]"
+        if isinstance(value, dict) and value:
+            return f"{{{', '.join(line for key, item in value.items() for line in self.statement((key,), item))}}}"
+        if isinstance(value, str) and value.isalnum() and self.chance.random() < 0.5:
+            return f'"""\n{value}"""'
+        return value_text(value)
+
+
+class Yaml:
+    """Writes YAML with blocks in blocks, brackets in blocks, and texts in lines."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    def inline(self, value):
+        return dumped([value], flow=True).strip()[1:-1]
+
+    def lines(self, value, indent):
+        pad = " " * indent
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield from self.entry(f"{pad}{self.inline(key)}:", item, indent + self.chance.choice([1, 2, 4]))
+        else:
+            for item in value:
+                yield from self.entry(f"{pad}-", item, indent + 2)
+
+    def entry(self, start, value, indent):
+        if isinstance(value, (dict, list)) and value and self.chance.random() < 0.7:
+            lines = list(self.lines(value, indent))
+            if start.endswith("-") and self.chance.random() < 0.5 and not lines[0].lstrip().startswith("#"):
+                yield f"{start} {lines.pop(0).strip()}"
+            else:
+                yield start + self.chance.choice(["", "  # block"])
+            yield from lines
+        elif isinstance(value, str) and value.isascii() and value.isalpha() and self.chance.random() < 0.5:
+            yield from (f"{start} |-", " " * indent + value, *[""][: self.chance.randrange(2)])
+        elif value is None and self.chance.random() < 0.5:
+            yield start
+        else:
+            yield f"{start} {self.inline(value)}{self.chance.choice(['', ' # end'])}"
+        yield from [f"{' ' * self.chance.randrange(6)}# between"][: self.chance.randrange(2)]
+
+
 def written(data, form: str, seed: int) -> tuple[str, str]:
+    if form == "toml":
+        return "\n".join(Toml(seed).table(data)) + "\n"[: seed % 3], ".toml"
+    if form == "yaml":
+        return "\n".join(Yaml(seed).lines(data, 0)) + "\n"[: seed % 3], ".yaml"
     if form == "flow":
         return decorated(dumped(data, flow=True), seed, has_comments=False), ".yaml"
     text = format_of(form).write(data)
@@ -322,7 +404,13 @@ def lost_lines(text: str, new: str, suffix: str, path) -> int:
 
 
 EDITED = TABLES.filter(lambda data: data and is_writable(data))
-FORMS = st.sampled_from([".toml", ".yaml", ".json", "flow"])
+FORMS = st.sampled_from([".toml", "toml", ".yaml", "yaml", ".json", "flow"])
+
+
+@given(EDITED, FORMS, st.integers(0, 99))
+def test_the_texts_say_the_data(data, form, seed):
+    text, suffix = written(data, form, seed)
+    assert same(read_text(text, None, suffix).data, data)
 
 
 @given(EDITED, FORMS, st.integers(0, 99), st.data())

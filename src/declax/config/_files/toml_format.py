@@ -136,7 +136,8 @@ def _loaded(text: str, name: str | None, numbers: Numbers, known: Iterable[Probl
         raise _too_deep(text, name, ()) from None
     except ValueError as error:
         found = _wrong_syntax(text, name, error)
-        raise (unreadable(name, *known, *found.problems) if _is_repairable(error) else found) from None
+        wrong = unreadable(name, *known, *found.problems) if _is_repairable(error) else found
+        raise wrong from None
 
 
 def _merge(data: Any, path: Path, more: Mapping[str, Any]) -> None:
