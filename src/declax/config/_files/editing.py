@@ -63,7 +63,7 @@ def with_value(text: str, suffix: str, path: Path, value: Any) -> str:
 
     def put(data: Any) -> None:
         holder = _holder(data, path, creates=True)
-        if isinstance(holder, list) and path[-1] == len(holder):
+        if path[-1] == len(holder):  # of a list
             holder.append(value)
         else:
             holder[path[-1]] = value
@@ -172,7 +172,7 @@ def _holder(data: Any, path: Path, *, creates: bool = False) -> Any:
             raise ConfigError(path_text(path), f"nothing can be set at {path_text(at)}", expected=expected, got=got)
         if is_last:
             return data
-        data = data.setdefault(key, {}) if isinstance(data, dict) else data[key]
+        data = data.setdefault(key, {}) if isinstance(data, dict) else value_at(data, (key,))
     return data
 
 

@@ -24,7 +24,8 @@ class Child(NamedTuple):
 def value_at(data: Any, path: Path) -> Any:
     """The value at a path of plain data, which has it."""
     for key in path:
-        data = data[key]
+        held: Any = data  # a table or a list
+        data = held[key]
     return data
 
 
@@ -33,7 +34,7 @@ def has(data: Any, path: Path) -> bool:
     for key in path:
         if not (key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))):
             return False
-        data = data[key]
+        data = value_at(data, (key,))
     return True
 
 

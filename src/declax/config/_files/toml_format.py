@@ -120,7 +120,7 @@ def _repaired(
     for repeat, (start, end) in [found for found in bodies if found[0].fits][:_MAX_BODIES]:
         line, column = lines.position(start)
         body = "\n" * (line - 1) + " " * (column - 1) + shorter[start:end]
-        _merge(data, repeat.path, _loaded(body, name, numbers, problems))
+        _add_body(data, repeat.path, _loaded(body, name, numbers, problems))
     return data, problems, broken
 
 
@@ -140,17 +140,22 @@ def _loaded(text: str, name: str | None, numbers: Numbers, known: Iterable[Probl
         raise wrong from None
 
 
-def _merge(data: Any, path: Path, more: Mapping[str, Any]) -> None:
-    """Adds what the table at a path does not have."""
+def _add_body(data: Any, path: Path, body: dict[str, Any]) -> None:
+    """Adds the keys of a table to the table at a path, where there are none yet."""
     for key in path:
-        data = data.setdefault(key, {}) if isinstance(data, dict) else data[key] if key in range(len(data)) else None
-        if not isinstance(data, (dict, list)):
-            return
-    for key, value in more.items() if isinstance(data, dict) else ():
-        if isinstance(value, dict) and isinstance(data.get(key), dict):
-            _merge(data[key], (), value)
-        else:
-            data.setdefault(key, value)
+        if isinstance(data, dict) and isinstance(key, str):
+            data = data.setdefault(key, {})
+        elif isinstance(data, list) and key in range(len(data)):
+            data = data[int(key)]
+    if isinstance(data, dict):
+        _merge(data, body)
+
+
+def _merge(table: dict[str, Any], more: dict[str, Any]) -> None:
+    for key, value in more.items():
+        held = table.setdefault(key, value)
+        if held is not value and isinstance(held, dict) and isinstance(value, dict):
+            _merge(held, value)
 
 
 def _problem_of_repeat(name: str | None, scan: TomlScan, lines: Lines, repeat: Repeat) -> Problem:
