@@ -377,6 +377,18 @@ MESSAGES = [
     (".yaml", "a: 1\nb: x\0y\n", (2, 5), "control character '\\x00'", "remove it"),
     (".yaml", "a:\n\tb: 1\n", (2, 1), "token", "indent with spaces"),
     (".yaml", "a: b: c\n", (1, 5), "mapping values are not allowed", "a line of its own"),
+    (".toml", "a = 1\nb = 2 3\n", (2, 7), "Expected newline", "a line of its own for each key"),
+    (".toml", 'a = 1\nb = "C:\\x"\n', (2, 10), "Unescaped", "single quotes"),
+    (".toml", "a = 1\n[b\nc = 1\n", (2, 3), "Expected ']'", "[name]"),
+    (".toml", "a = 1\nb\n", (2, 2), "Expected '='", "key = value"),
+    (".json", '{"a": 1}\n}', (2, 1), "Extra data", "closes too early"),
+    (".json", '{"a": "C:\\x"}', (1, 10), "Invalid", "in a string"),
+    (".json", '{"a"\n 1}', (2, 2), "delimiter", '"key": value'),
+    (".yaml", "a: 1\n b: 2\n", (2, 3), "mapping values", "a line of its own"),
+    (".yaml", "a:\n  b: 1\n c: 2\n", (3, 2), "expected", "the same indentation"),
+    (".yaml", "a: 1\nb\n", (3, 1), "could not find expected ':'", "a : and a space"),
+    (".yaml", "a: [1 2\nb: 1\n", (2, 2), "did not find expected ',' or", "a comma"),
+    (".yaml", "a: 1\nb: @x\n", (2, 4), "cannot start any token", "quotes around"),
     (".yaml", f"a:\n {'[' * DEEP}{']' * DEEP}\n", (2, 2 + 63), "more than 64 levels", "flatten"),
 ]
 

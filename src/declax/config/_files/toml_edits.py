@@ -64,10 +64,17 @@ class TomlEditor(Editor[TomlScan]):
         if not below:  # of a table of dotted keys
             sections = self.scan.sections
             below = [section for section in sections if any(_is_below(s.path, holder) for s in section.statements)]
-        end = (below or self.scan.sections)[-1].end
+        end = self._behind_comments((below or self.scan.sections)[-1].end)
         if not self.text[:end].strip():
             return self.with_edits(self._at_end(lines[1:]))
         return self.with_edits(self.after_line(end, lines))
+
+    def _behind_comments(self, end: int) -> int:
+        """The end of a section with the comments directly behind it, if these are not of the header below them."""
+        last, line = end, self.next_line(end)
+        while self.text[line : self.next_line(line)].lstrip().startswith("#"):
+            last, line = line, self.next_line(line)
+        return end if self.text[line : self.next_line(line)].strip() else last
 
     def _at_end(self, lines: list[str]) -> Edit:
         end = len(self.text)

@@ -46,7 +46,14 @@ _REPEATED: Final = re.compile(r"Cannot (?:declare|overwrite|mutate|redefine)|Dup
 _LONG_INT: Final = re.compile(r"[-+]?[0-9][0-9_]{3999,}\Z")
 _INT_LIMIT: Final = "Exceeds the limit"
 _MAX_BODIES: Final = 20
-_QUOTES: Final = f'strings need quotes, bools are true and false, and None is {{ "{NONE}" = true }}'
+_HINTS: Final = {
+    "Invalid value": f'strings need quotes, bools are true and false, and None is {{ "{NONE}" = true }}',
+    "Expected newline": "a line of its own for each key, and quotes around strings",
+    "Expected '=' after a key": "key = value",
+    "Expected ']'": "[name] in a line of its own",
+    "Unescaped '\\'": r"\\ for each \, or single quotes around the string",
+}
+"""What fixes the errors of the parser, by their beginnings."""
 
 _COMMENTS_AND_STRINGS: Final = re.compile("|".join(SKIPPED), re.DOTALL)
 _LONG_KEY: Final = re.compile(rf'(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"")[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}')
@@ -174,21 +181,21 @@ def _problem_of_repeat(name: str | None, scan: TomlScan, lines: Lines, repeat: R
 def _wrong_syntax(text: str, name: str | None, error: ValueError) -> ConfigError:
     """The one error of a text that is no TOML, with the fix of a common mistake."""
     found = _AT.search(str(error))
-    lines, message, hint = Lines(text), _AT.sub("", str(error)), None
+    message = _AT.sub("", str(error))
     if found is None:
         return unreadable(name, problem_of_text(name, f"not valid TOML: {message}"))
     unix = text.replace("\r\n", "\n")  # as the parser has it
-    offset = Lines(unix).offset(int(found[1]), int(found[2])) if found[1] else len(unix)
+    lines = Lines(unix)
+    hint = next((hint for start, hint in _HINTS.items() if message.startswith(start)), None)
+    offset = lines.offset(int(found[1]), int(found[2])) if found[1] else len(unix)
     position: Position = (int(found[1]), int(found[2])) if found[1] else (unix.rstrip().count("\n") + 1, None)
     character = unix[offset : offset + 1]
     bracket, quote = bracket_around(unix, offset), open_quote(unix, offset)
-    if message.startswith("Invalid value"):
-        hint = _QUOTES
     if quote is not None:
-        position = Lines(unix).position(quote)
+        position = lines.position(quote)
         message, hint = "the string is not closed", f"a {unix[quote]} at its end, or {3 * unix[quote]} around lines"
     elif bracket is not None and unix[bracket] == "{" and character in "\n#":
-        position = Lines(unix).position(bracket)
+        position = lines.position(bracket)
         message = "a table in { } must end in the line in which it starts"
         hint = "a [header] and one key in each line, or all in one line"
     elif character == "}" and unix[:offset].rstrip().endswith(","):

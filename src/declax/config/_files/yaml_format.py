@@ -30,6 +30,15 @@ _INT: Final = re.compile(r"[-+]?[0-9]+\Z")
 _BASED: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+_HINTS: Final = {
+    "mapping values are not allowed": "a line of its own for each key; strings with a colon have quotes",
+    "could not find expected ':'": "a : and a space behind the key",
+    "did not find expected key": "the same indentation for all keys of a table",
+    "expected <block end>": "the same indentation for all keys of a table",
+    "expected ',' or": "a comma between two values, or a bracket that closes the value around them",
+    "cannot start any token": "quotes around strings that start with @, `, % or a tab",
+}
+"""What fixes the errors of the parser, by words in them."""
 _MAX_PROBLEMS: Final = 1000
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
@@ -104,8 +113,8 @@ class YamlScan(Scan):
             message, hint = "the string is not closed", "a quote at its end"
         elif mark is not None and self.text[mark.index : mark.index + 1] == "\t":
             hint = "indent with spaces"
-        elif "mapping values are not allowed" in message:
-            hint = "a line of its own for each key; strings with a colon have quotes"
+        else:
+            hint = next((hint for words, hint in _HINTS.items() if words in message), None)
         return unreadable(self._name, problem_of_text(self._name, f"not valid YAML: {message}", position, hint=hint))
 
     def _add(self, message: str, path: Path | None, event: Any, hint: str | None = None) -> None:
