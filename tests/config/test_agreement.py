@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import pathlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ DATA = [
 OBJECTS = [
     2**70, 1j, b"x", (1, 2), (1, "a"), (), {1: 0.5}, jnp.float32, Color.RED, jax.nn.relu, pathlib.Path("a"),
     np.float32(1), np.int32(3), np.bool_(True), dx.initializers.zeros, dx.spec(Point, 1), [dx.spec(Point, 1)],
-    Point(1), Point, {1, 2},
+    Point(1), Point, {1, 2}, math.nan, math.inf, [0.5, -math.inf], {"a": math.nan}, 2**200, [2**200], -(2**128),
 ]  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from declax.config._files.json_format import format_json, parse_json
 from declax.config._files.toml_format import format_toml, parse_toml
 from declax.config._files.yaml_format import format_yaml, parse_yaml
 from declax.config._reading.readers import INVALID, Context
-from declax.config.loading import structure
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -290,7 +289,7 @@ TEXTS = [
 def try_data(data: Any, place_of: Any = None) -> None:
     """Reads data; what is read can be written and read again, and what is wrong can be told."""
     context = Context()
-    found = structure(models.Transformer, data, context)
+    found = models.read_as(models.Transformer, data, context)
     if found is INVALID:
         assert context.count
         error = context.error("mutated", place_of)

@@ -127,7 +127,7 @@ PART = dx.spec(dx.Embed, 3, 4)
 @pytest.mark.parametrize(
     ("spec", "piece"),
     [
-        (dx.spec(Pair, dx.Ref("/now"), PART), "later: the reference has no target"),
+        (dx.spec(Pair, dx.Ref("/now"), PART), "later: the reference points at a later part"),
         (dx.spec(Pair, PART, dx.Ref("/later")), "now: the reference points at an unbuilt spec, but a built part is"),
         (
             dx.spec(dx.List, [dx.spec(Pair, PART, PART), dx.spec(Pair, dx.Ref("/elements/0/now"), PART)]),

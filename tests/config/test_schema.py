@@ -171,7 +171,7 @@ def test_a_reference_stands_for_a_part_only(validator):
     reference = {"$ref": "/blocks/0/mixer"}
     assert validator.is_valid(changed(CONFIG, ("blocks", 1, "mixer"), put(reference)))
     assert is_taken(changed(CONFIG, ("blocks", 1, "mixer"), put(reference)))
-    for wrong in ({"$ref": 3}, {"$ref": "blocks.0"}, {**reference, "dim": 3}):
+    for wrong in ({"$ref": 3}, {"$ref": "blocks/0"}, {**reference, "dim": 3}):
         assert not validator.is_valid(changed(CONFIG, ("blocks", 1, "mixer"), put(wrong)))
     assert not validator.is_valid(changed(CONFIG, ("width",), put(reference)))
 
@@ -274,11 +274,10 @@ def test_a_part_of_a_base_class_without_kinds(base):
     with pytest.raises(dx.errors.ConfigError, match="Blank could not be read back") as caught:
         dx.to_config(Model(Blank()))
     assert caught.value.fix.startswith("extra=[Blank]")
-    with pytest.raises(dx.errors.ConfigError, match=r"a registered class, or one of extra=\[...\]"):
+    with pytest.raises(dx.errors.ConfigError, match=r"unknown kind(.|\n)*dx.register_kind, or extra=\[...\]"):
         dx.spec_from_config(Model, {"part": {"kind": "Blank"}})
     with pytest.raises(dx.errors.ConfigError, match=f"a table of a {base.__name__}|a table of a dx.{base.__name__}"):
         dx.spec_from_config(Model, {"part": 3})
-    assert "array" not in json.dumps(dx.json_schema(Model))
     data = {"kind": "Model", "part": {"kind": "Blank"}}
     assert dx.to_config(Model(Blank()), extra=[Blank]) == data
     assert dx.from_config(Model, data, extra=[Blank]).part.__class__ is Blank

@@ -98,8 +98,9 @@ def test_arguments_that_no_attribute_tells():
 
     with pytest.raises(ConfigError, match="Forgets takes 'size', but has no attribute of that name"):
         dx.spec_of(Forgets(3))
-    with pytest.raises(ConfigError, match="Scaled takes 'offset', but has no attribute of that name"):
-        dx.spec_of(Scaled(2.0))
+    with pytest.raises(ConfigError, match="this Scaled was made with an array for 'offset', which a spec cannot hold"):
+        dx.spec_of(Scaled(2.0, jnp.ones(2)))
+    assert dx.spec_of(Scaled(2.0)) == dx.spec(Scaled, 2.0)
 
 
 def test_a_part_in_itself_has_no_spec():

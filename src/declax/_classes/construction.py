@@ -106,7 +106,7 @@ def call_now(obj: Any) -> Call:
     """The call that constructs an instance of a dataclass as it is now; MISSING stands for unknown arguments.
 
     Parts that the constructor makes as the class declares them are left out, and so are InitVars that are data and
-    have a default.
+    have a default, unless a number was given for it.
     """
     cls, record = type(obj), record_of(obj)
     made = set[str]() if record is None else record.as_made(obj.__dict__)
@@ -122,6 +122,8 @@ def call_now(obj: Any) -> Call:
             found[name] = MISSING if is_lost else getattr(obj, name)
         elif is_recorded(cls, name):
             found[name] = MISSING if is_lost else recorded.get(name, field.default)
+        elif recorded.get(name, MISSING) is not MISSING:
+            found[name] = recorded[name]
         elif field.default is dataclasses.MISSING:
             found[name] = MISSING
     return Call(cls, (), found)
@@ -182,7 +184,7 @@ class Maker:
         self._arguments = ArgumentChecks(cls, self.init_vars)
         parts = self._parts_with({})
         self._kept = _kept_init_vars(cls, self.init_vars)
-        self.recorded = [name for _, name, _ in self._kept]
+        self.recorded = [name for _, name, _, is_data_field in self._kept if not is_data_field]
         self.defaults: list[Part] = []
         self.internal: list[Part] = []
         for part in parts:
@@ -249,7 +251,7 @@ class Maker:
         if check is not None:
             check(instance, *init_vars)
         make = self._make
-        if self.recorded or self.internal or (make is not None and not current_policy().is_empty):
+        if self._kept or self.recorded or self.internal or (make is not None and not current_policy().is_empty):
             record = attributes[RECORD_KEY] = self._record(attributes, init_vars)
             if record is not self._usual_record:
                 overrides = {name: value for name, value in record.call.kwargs.items() if name in record.parts}
@@ -284,7 +286,7 @@ class Maker:
     def _record(self, attributes: Mapping[str, Any], init_vars: Sequence[object]) -> Record:
         """The record of the arguments that are not kept; one object for all instances made with the defaults."""
         given, supplied = {}, {}
-        for index, name, default in self._kept:
+        for index, name, default, _ in self._kept:
             if init_vars[index] is not default:
                 given[name] = init_vars[index]
         for part in self.defaults:
@@ -306,13 +308,17 @@ class Maker:
         return Record(Call(self._cls, (), {**values, **overrides}), dict.fromkeys(made, NEW), policy)
 
 
-def _kept_init_vars(cls: Any, init_vars: Sequence[str]) -> list[tuple[int, str, object]]:
-    """The InitVars that a record keeps, each with its place and its default: all but `rngs` and those that are data."""
+def _kept_init_vars(cls: Any, init_vars: Sequence[str]) -> list[tuple[int, str, object, bool]]:
+    """The InitVars that a record keeps, each with its place and default, and whether it is data: all but `rngs`.
+
+    Of those that are data, only numbers and other static values are kept.
+    """
     found = []
     for index, name in enumerate(init_vars):
         field = cls.__dataclass_fields__[name]
-        if name != RNGS and decide(field.type, AnnotationScope(cls)).status is not Status.DATA:
-            found.append((index, name, field.default))
+        if name != RNGS:
+            is_data_field = decide(field.type, AnnotationScope(cls)).status is Status.DATA
+            found.append((index, name, field.default, is_data_field))
     return found
 
 

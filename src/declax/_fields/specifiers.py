@@ -151,6 +151,9 @@ class _NotesOfArguments(_NotesOfAll, total=False):
     le: float | None
     multiple_of: int | None
     check: Callable[[Any], object] | None
+    allow_nan: bool
+    env: str | Sequence[str]
+    secret: bool
 
 
 class _NotesOfVariables(_NotesOfAll, total=False):
@@ -330,6 +333,8 @@ def _specify(status: Status | None, options: dict[str, Any]) -> Any:
             "ge, le, multiple_of and check test an argument of the constructor; init=False means that there is none",
             fix="def __post_init__(self): ...        # checks what the class sets",
         )
+    if notes.get("secret"):
+        options.setdefault("repr", False)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 
@@ -415,6 +420,9 @@ def field(
     le: float | None = None,
     multiple_of: int | None = None,
     check: Callable[[Any], object] | None = None,
+    allow_nan: bool = False,
+    env: str | Sequence[str] = (),
+    secret: bool = False,
     renamed_from: str | None = None,
     sharding: object = None,
     init: bool = True,
@@ -443,7 +451,8 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
+      sharding, help, choices, ge, le, multiple_of, check, allow_nan, env, secret, renamed_from: as in
+        `data`.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -490,6 +499,10 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       multiple_of: a number, or an earlier field, that divides the field.
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
+      allow_nan: configurations may give NaN and infinity, which they otherwise may not; constructors take both anyway.
+      env: variables of the environment that configurations may read here: ``{ "$env" = "DATA" }``.
+      secret: configurations read the value from a variable of `env` or from a file, ``{ "$file" = "token.txt" }``, and
+        show and record only where it is.
       renamed_from: the field's former name.
 
     >>> import declax as dx
@@ -522,7 +535,8 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     Args:
       value: a value to tag, in an assignment to an attribute.
-      default, default_factory, help, choices, ge, le, multiple_of, check, renamed_from: as in `data`.
+      default, default_factory, help, choices, ge, le, multiple_of, check, allow_nan, env, secret, renamed_from: as
+        in `data`.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
 
     >>> import declax as dx

@@ -17,6 +17,7 @@ from declax.config._reading.limits import CheckedReader
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
+from declax.config._supplied import value_of
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, MissingRngsError, with_article
 from declax.training._transformation import Description, check_masks, describe_by, is_transformation
@@ -53,7 +54,7 @@ class SpecVisitor:
             if not isinstance(value, FrozenDict):
                 made = tuple(made.values()) if type(value) is tuple else list(made.values())
         else:
-            return set(value) if type(value) is FrozenSet else value
+            return set(value) if type(value) is FrozenSet else value_of(value)
         if not self.is_unmade:
             self.made[tuple(map(str, path))] = made
         self.is_unmade = outer
@@ -151,19 +152,42 @@ def note_config_path(error: BaseException, path: Path, name: str) -> None:
 # --- checking Refs -------------------------------------------------------------
 
 NO_TARGET: Final = "the reference has no target: no earlier part has this path"
+LATER: Final = "the reference points at a later part: the part is there, but it is built after this place"
 
 
 def checked_refs(found: Any, context: Context) -> Any:
     """A value that was read, with its Refs checked."""
+    if not context.refs:
+        return INVALID if context else found
     at = {tuple(map(str, path)) for path, *_ in context.refs}
-    for path, start, keys, _ in context.refs:
+    targets = [(path, start, keys) for path, start, keys, _ in context.refs]
+    for path, start, keys in list(targets):
         target = (*start, *keys)
         if (target not in context.parts and target not in at) or tuple(map(str, path))[: len(target)] == target:
             inside = (part[len(start) :] for part in context.parts if part[: len(start)] == start)
             _add_no_target(context, path, keys, inside)
-    if context.refs and isinstance(found, SpecData) and not context:
+            targets.remove((path, start, keys))
+    if isinstance(found, SpecData) and not context:
         _RefCheck(found, context, ()).run()
+    elif context:  # without a finished spec, what was read says which part comes first
+        for path, start, keys in targets:
+            if _is_later((*start, *keys), path, context):
+                kind = context.parts.get((*start, *keys))
+                _add_later(context, path, start, keys, None if kind is None else target_name(kind))
     return INVALID if context else found
+
+
+def _is_later(target: Path, path: Path, context: Context) -> bool:
+    """Whether a part is built after a place: in the order of parameters and lists; False where this is unknown."""
+    there, here = list(map(str, target)), list(map(str, path))
+    shared = next((n for n, pair in enumerate(zip(there, here, strict=False)) if pair[0] != pair[1]), None)
+    if shared is None:
+        return False
+    mine, other = here[shared], there[shared]
+    if type(path[shared]) is int:
+        return other.isdecimal() and int(other) > int(mine)
+    names = context.names.get(tuple(here[:shared]), ())
+    return mine in names and other in names and names.index(other) > names.index(mine)
 
 
 def check(spec: SpecData) -> None:
@@ -182,6 +206,17 @@ def _add_no_target(context: Context, path: Path, target: tuple[str, ...], parts:
     hint = did_you_mean(written, ["/" + "/".join(keys) for keys in known if keys and keys != target])
     expected = "the path of a part that is built before this one, together with it"
     context.add("ref-to-nothing", path, NO_TARGET, expected=expected, got=shown(written), hint=hint)
+
+
+def _add_later(context: Context, path: Path, start: Path, target: tuple[str, ...], kind: str | None) -> None:
+    """Reports a Ref to a later part, which may be a class or another Ref."""
+    here = "/" + "/".join(map(str, path[len(start) :]))
+    there, what = (*start, *target), "a reference" if kind is None else with_article(kind)
+    hint = f'swap them: describe the part here, and write {{ "$ref" = "{here}" }} at {path_text(there)}'
+    hint = hint if kind is not None else "refer to the part itself, which is described before this place"
+    got = f"{shown('/' + '/'.join(target))}, {what}"
+    expected = "the path of a part that is built before this one, together with it"
+    context.add("ref-to-later", path, LATER, expected=expected, got=got, hint=hint, other=there)
 
 
 class _RefCheck(SpecVisitor):
@@ -206,8 +241,17 @@ class _RefCheck(SpecVisitor):
     def shared(self, ref: Ref, path: Path, reader: Reader | None) -> Any:
         cursor = locate(self.root, ref)
         is_part = cursor is not None and isinstance(cursor.value, (SpecData, Ref, tuple, FrozenList, FrozenDict))
-        if cursor is None or (is_part and not any(ref.keys[:n] in self.made for n in range(len(ref.keys) + 1))):
+        if cursor is None:
             _add_no_target(self.context, (*self.start, *path), ref.keys, self.made)
+            return
+        if is_part and not any(ref.keys[:n] in self.made for n in range(len(ref.keys) + 1)):
+            is_around = tuple(map(str, path))[: len(ref.keys)] == ref.keys
+            if is_around or not isinstance(cursor.value, (SpecData, Ref)):
+                _add_no_target(self.context, (*self.start, *path), ref.keys, self.made)
+            else:
+                target = cursor.value.target if isinstance(cursor.value, SpecData) else None
+                kind = None if target is None else target_name(target)
+                _add_later(self.context, (*self.start, *path), self.start, ref.keys, kind)
             return
         cursor = self.targets.get(ref.keys, cursor)
         self.targets[tuple(map(str, path))] = cursor

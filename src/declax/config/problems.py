@@ -64,6 +64,7 @@ class Problem:
       got: the given value.
       hint: the fix.
       place: the file, line and column.
+      other: another path that the message is about; the report adds its place to `got`.
     """
 
     code: str
@@ -73,6 +74,7 @@ class Problem:
     got: str | None = None
     hint: str | None = None
     place: Place = NOWHERE
+    other: Path | None = None
 
     @property
     def written(self) -> Path:
@@ -120,9 +122,10 @@ class Report:
         expected: str | None = None,
         got: str | None = None,
         hint: str | None = None,
+        other: Path | None = None,
     ) -> None:
         """Adds a problem."""
-        self.extend([Problem(code, path, message, expected, got, hint)])
+        self.extend([Problem(code, path, message, expected, got, hint, other=other)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Adds problems."""
@@ -146,7 +149,7 @@ class Report:
         """The error that lists all problems, in the order of the file."""
         found = self.problems
         if place_of is not None:
-            found = [p if p.place is not NOWHERE else dataclasses.replace(p, place=place_of(p.written)) for p in found]
+            found = [p if p.place is not NOWHERE else _placed(p, place_of) for p in found]
             found.sort(key=lambda p: (p.place.file or "", p.place.line or 0))
         left = self.count - len(found)
         said = "one problem" if self.count == 1 else f"{self.count} problems"
@@ -155,6 +158,14 @@ class Report:
             f"the configuration has {said}" + (f", of which the first {len(found)} are shown" if left else ""),
             problems=found,
         )
+
+
+def _placed(problem: Problem, place_of: Callable[[Path], Place]) -> Problem:
+    """A problem with its place in the file, and with that of the other path in the text."""
+    got, other = problem.got, NOWHERE if problem.other is None else place_of(problem.other)
+    if other.line is not None:
+        got = f"{got}: line {other.line}"
+    return dataclasses.replace(problem, place=place_of(problem.written), got=got)
 
 
 _STEP: Final = re.compile(

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import typing_extensions
 
-from declax import initializers
+from declax import initializers, nn
 from declax._classes.pytree import Object, Pytree
 from declax._fields.meanings import AliasType, CallableType, ClassType, CollectionType, MappingType, members_of
+from declax._module.containers import Dict, List, Sequential
 from declax._module.module import Module
 from declax._module.running import refuse_call
 from declax._typing import MISSING
@@ -26,7 +27,7 @@ from declax.config._reading.parameters import Parameter, is_dtype, parameters_of
 from declax.errors import RegistryError
 from declax.initializers import NamedInitializer
 from declax.nn import activations
-from declax.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RNNCellBase, SimpleCell
+from declax.nn.cells import RNNCellBase
 from declax.nn.layer import Layer
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -34,9 +35,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 _BASES: Final = (Pytree, Object, Module, Layer, RNNCellBase)
 """Classes of declax that only subclasses make useful."""
 
-_KINDS: dict[Any, dict[str, Callable[..., Any]]] = {
-    RNNCellBase: {cell.__name__: cell for cell in (SimpleCell, LSTMCell, OptimizedLSTMCell, GRUCell)}
-}
+_KINDS: dict[Any, dict[str, Callable[..., Any]]] = {}
 _on_change: list[Callable[[], object]] = []
 
 
@@ -136,9 +135,28 @@ def _has_member(cls: type, name: str) -> bool:
 
 
 def choices_of(base: Any, extra: Iterable[Any] = ()) -> dict[str, Any]:
-    """The targets that an annotation allows, by tag: the base if it is concrete, extra and registered targets."""
+    """The targets that an annotation allows, by tag: the base if it is concrete, extra and registered ones, layers."""
     found = {} if is_abstract(base) else {target_name(base).rpartition(".")[2]: base}
-    return {**found, **implementations(base, extra), **kinds_of(base)}
+    found = {**found, **implementations(base, extra), **kinds_of(base)}
+    return {**found, **{tag: layer for tag, layer in layers_of(base).items() if tag not in found}}
+
+
+@functools.cache
+def layers() -> Mapping[str, Any]:
+    """The layers and containers of declax, by name; loads all."""
+    public = ((name, getattr(nn, name)) for name in dir(nn))
+    found = {n: cls for n, cls in public if isinstance(cls, type) and issubclass(cls, Pytree) and not is_abstract(cls)}
+    return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
+
+
+def layers_of(base: Any) -> Mapping[str, Any]:
+    """The layers of declax that a base of declax admits, by name; empty for a class of a user."""
+    recurrent = sys.modules.get("declax.nn.recurrent")
+    if recurrent is not None and base is recurrent.RNNBase:
+        return {cls.__name__: cls for cls in (recurrent.RNN, recurrent.Bidirectional)}
+    if base not in _BASES:
+        return {}
+    return {name: cls for name, cls in layers().items() if issubclass(cls, base)}
 
 
 def is_abstract(base: Any) -> bool:

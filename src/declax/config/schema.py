@@ -14,12 +14,14 @@ from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of
+from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of, without_parts
 from declax.config._reading.readers import Reader, Schema
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
 
+_REF_PATTERN: Final = r"^(/.|\.?(?!.*(\.\.|\*))[^./\s][^/]*$)"
+_REF_HELP: Final = "its path: /blocks/0 or blocks.0 from the root, or .embed for a part of the same table"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 
 
@@ -88,6 +90,11 @@ class Schemas:
 
         return [reference(tag, target) for tag, target in choices.items()]
 
+    def bound(self, tag: str, call: CallReader) -> list[Schema]:
+        """A reference to the definition of a function with arguments."""
+        make = functools.partial(self._call_schema, tag, call, is_tag_needed=True, is_bound=True)
+        return [self._once((tag, call, True), tag, make)]
+
     def shared(self, reader: Reader, name: str) -> Schema:
         """A reference to the definition of a reader."""
         return self._once(reader, name, lambda: reader.definition(self))
@@ -104,17 +111,19 @@ class Schemas:
         taken = self._names.values()
         return next(name for name in (tag, *(f"{tag}-{i}" for i in range(2, len(taken) + 3))) if name not in taken)
 
-    def _call_schema(self, tag: str, call: CallReader, *, is_tag_needed: bool) -> Schema:
+    def _call_schema(self, tag: str, call: CallReader, *, is_tag_needed: bool, is_bound: bool = False) -> Schema:
         target = call.target
         call.check_readable()
-        summary = first_paragraph(call.called)
+        summary = "" if is_bound else first_paragraph(call.called)
         properties: dict[str, Schema] = {KIND: {"const": tag, "description": summary or f"chooses {call.name}"}}
         if call.called is not target:
             summary = f"Overrides of the declared {target!r}."
             properties[KIND] = {"not": {}}
-        properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
+        if not is_bound:
+            properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
         for parameter in call.parameters:
-            properties[parameter.name] = self._parameter(parameter, call.readers[parameter.name])
+            reader = call.readers[parameter.name]
+            properties[parameter.name] = self._parameter(parameter, without_parts(reader) if is_bound else reader)
         made: Schema = {"title": tag, "type": "object"}
         if summary:
             made["description"] = summary
@@ -129,7 +138,8 @@ class Schemas:
         found = reader.schema(self)
         factor = multiple_of(parameter.notes)  # a schema cannot compare two fields: the text says it
         relation = f"a multiple of {factor}" if isinstance(factor, str) else ""
-        text = "; ".join(filter(None, (parameter.help, relation)))
+        not_finite = "NaN and infinity are allowed" if parameter.notes.get("allow_nan") else ""
+        text = "; ".join(filter(None, (parameter.help, relation, not_finite)))
         notes: Schema = {"description": text} if text else {}
         if parameter.default is not MISSING or parameter.default_factory is not None:
             with contextlib.suppress(ConfigError):  # data has no name for some defaults
@@ -147,7 +157,7 @@ class Schemas:
             "title": REF,
             "description": "a part that is described at another place: one object in both places",
             "type": "object",
-            "properties": {REF: {"type": "string", "pattern": "^/", "description": "its path, such as /blocks/0"}},
+            "properties": {REF: {"type": "string", "pattern": _REF_PATTERN, "description": _REF_HELP}},
             "required": [REF],
             "additionalProperties": False,
         }

@@ -46,6 +46,8 @@ from declax.transforms.vectorization import vmap
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from declax.config.specs import Spec
+
 M = TypeVar("M", bound=Module)
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -68,7 +70,8 @@ class Stacked(Module, Generic[M]):
 
     Args:
       build: makes a layer; receives a Rngs if `rngs` is given. All layers have the same structure. In the body of a
-        declared class, the call that makes a layer; its `rngs` are those of the stack.
+        declared class, the call that makes a layer; its `rngs` are those of the stack. Or the Spec of a layer: then
+        `spec_of` describes the stack, and configurations say ``build = { kind = "Block", dim = 8 }``.
       n: the number of layers.
       rngs: the layers draw from it in turn. A layer that keeps a Rngs gets its own.
       remat: whether the backward pass recomputes activations; or a policy of `jax.checkpoint_policies`.
@@ -104,6 +107,8 @@ class Stacked(Module, Generic[M]):
     def __init__(self, layer: M, n: int, /, **options: Unpack[StackOptions]) -> None: ...
     @overload
     def __init__(self, build: Callable[..., M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
+    @overload
+    def __init__(self, spec: Spec[M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
     def __init__(
         self,
         build: Any,
@@ -115,6 +120,10 @@ class Stacked(Module, Generic[M]):
         unroll: int | bool = 1,
         axis_name: str | None = None,
     ) -> None:
+        is_spec = not callable(build) and callable(getattr(build, "build", None))
+        if is_spec:
+            self._spec = build
+            build = functools.partial(_built, build)
         _check_options(build, n, remat)
         self.length = n
         self.remat = remat
@@ -152,6 +161,11 @@ class Stacked(Module, Generic[M]):
 
     def _metadata(self) -> dict[str, Any]:
         return {PARTITION_NAME: self.axis_name}
+
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor, for a Spec; without `build`, if a function made the layers."""
+        build = {"build": self._spec} if hasattr(self, "_spec") else {}
+        return {**build, **{name: vars(self)[name] for name in ("remat", "unroll", "axis_name")}, "n": self.length}
 
     def __call__(self, x: X, *args: Any, **kwargs: Any) -> X:
         """Runs the layers one after the other.
@@ -342,7 +356,7 @@ def _check_options(build: object, n: object, remat: object) -> None:
             "Stacked", problem, expected="an int of at least 1", got=describe(n), fix="dx.Stacked(build, 12)"
         )
     if isinstance(build, (Module, Variable)) or not callable(build):
-        problem = "this is not a function that makes a layer"
+        problem = "this is not a function that makes a layer, or a Spec"
         fix = f"{EXAMPLE}\ndx.Stacked.of([block_0, block_1])        # existing layers"
         raise LayerError("Stacked", problem, got=describe(build), fix=fix)
     if not isinstance(remat, bool) and not callable(remat):
@@ -353,6 +367,10 @@ def _check_options(build: object, n: object, remat: object) -> None:
             got=describe(remat),
             fix="remat=jax.checkpoint_policies.dots_saveable",
         )
+
+
+def _built(spec: Spec[Any], rngs: Rngs | None = None) -> Any:
+    return spec.build(rngs=rngs)
 
 
 class _Given:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from declax.config.problems import NOWHERE, REF, Path, Place, Problem, Report
 from declax.errors import ConfigError
@@ -96,34 +96,38 @@ class Document:
       data: tables, lists, strings, numbers, bools and None.
       problems: what is wrong with the text: a key that is given twice, an alias. The data has the rest.
       find_places: finds the places of all values; called for the first problem.
-      origins: the places of values that are not from the file.
       broken: paths whose values could not be read, and are None in the data; one of `problems` says why.
+      file: the path of the file, beside which are the alternatives that it names; None for other sources.
     """
 
     name: str | None
     data: object
     problems: list[Problem] = dataclasses.field(default_factory=list)
     find_places: Callable[[], Places] = dict
-    origins: dict[Path, Place] = dataclasses.field(default_factory=dict)
     broken: set[Path] = dataclasses.field(default_factory=set)
+    file: str | None = None
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """The override of a path, or else its place in the file, or that of the nearest part around it."""
-        around = [path[:end] for end in range(len(path), -1, -1)]
-        origin = next((self.origins[part] for part in around if part in self.origins), None)
-        if origin is not None or self.name is None:
-            return origin or NOWHERE
+        """The place of a path in the file, or that of the nearest part around it."""
+        if self.name is None:
+            return NOWHERE
         if self._places is None:
             self._places = self.find_places()
-        for part in ((*path, REF), *around):
+        for part in ((*path, REF), *(path[:end] for end in range(len(path), -1, -1))):
             if part in self._places:
                 return Place(self.name, *self._places[part])
         return Place(self.name)
 
 
+class HasPlaces(Protocol):
+    """A configuration that knows the places of its values."""
+
+    def place_of(self, path: Path) -> Place: ...
+
+
 @contextlib.contextmanager
-def noting_place(document: Document) -> Generator[None, None, None]:
+def noting_place(document: HasPlaces) -> Generator[None, None, None]:
     """Adds a note to an error of a constructor: the place of its arguments."""
     try:
         yield

@@ -88,7 +88,9 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             name, f"the file is not UTF-8: {error.reason}", position, hint="save the file in the encoding UTF-8"
         )
         raise unreadable(name, problem) from None
-    return read_text(text, name, name)
+    found = read_text(text, name, name)
+    found.file = name
+    return found
 
 
 def read_text(text: str, name: str | None, suffix: str) -> Document:

@@ -46,6 +46,7 @@ from declax.config._reading.parameters import (
     Parameter,
     allows_dtypes,
     is_dtype,
+    parameters_of,
     spells_dtypes,
     target_name,
 )
@@ -53,9 +54,11 @@ from declax.config._reading.part_readers import (
     AnyReader,
     CallReader,
     ChoiceReader,
+    FunctionReader,
     InitializerReader,
     UnionReader,
     anywhere,
+    without_first,
 )
 from declax.config._reading.readers import (
     TEXTS,
@@ -68,7 +71,6 @@ from declax.config._reading.readers import (
     ListReader,
     LiteralReader,
     MappingReader,
-    NamesReader,
     NullReader,
     ObjectReader,
     Reader,
@@ -89,6 +91,7 @@ class Catalog:
     def __init__(self, extra: tuple[Any, ...] = ()) -> None:
         self.extra = extra
         self._calls: dict[Any, CallReader] = {}
+        self._bindable: dict[Any, tuple[CallReader, str | None]] = {}
         self._readers: dict[Any, Reader] = {}
         self._open: set[Any] = set()  # the annotations whose readers are being created
 
@@ -99,9 +102,18 @@ class Catalog:
             found = self._calls[key] = CallReader(self, target, annotation)
         return found
 
+    def bindable(self, function: Any) -> tuple[CallReader, str | None]:
+        """The reader of the arguments that data may bind to a function, and the name of the first parameter."""
+        found = self._bindable.get(function)
+        if found is None:
+            parameters, first = without_first(parameters_of(function))
+            found = self._bindable[function] = CallReader(self, function, parameters=parameters), first
+        return found
+
     def forget(self, target: Any) -> None:
         """Drops the readers of a target; its unresolved annotations may resolve later."""
         self._calls = {key: call for key, call in self._calls.items() if call.target is not target}
+        self._bindable.pop(target, None)
 
     @functools.cached_property
     def anything(self) -> AnyReader:
@@ -146,6 +158,10 @@ class Catalog:
         if owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return [ListReader(UnionReader(layer), list), *layer]
+        # `Stacked` builds a Spec once for each layer
+        if getattr(owner, "_pytree__makes_layers", False) and default is MISSING:
+            spec = ChoiceReader(self, anywhere(self.extra), "a layer", keeps_specs=True)
+            return [spec, self._function(MISSING)]
         if is_dtype(default):
             return [DtypeReader(), _SIMPLE[type(None)]]
         if isinstance(default, NamedInitializer):
@@ -204,17 +220,21 @@ class Catalog:
     def _choice(self, parts: list[Meaning], members: list[Meaning], default: object) -> ChoiceReader:
         """The reader of those members of a union that are classes of parts."""
         declared = default if isinstance(default, DeclaredPart) else None
+        inner = [i for m in parts for i in (_args_of(m) if is_spec_class(_class_of(m)) else (m,))]
+        bases = [cls for m in inner for cls in map(_class_of, members_of(m)) if isinstance(cls, type)]
+        implied = [layer for base in bases for layer in registry.layers_of(base).values()]
         choices: dict[str, Any] = {}
         for tag, choice in ((tag, c) for member in parts for tag, c in (self._choices(member, default) or {}).items()):
-            if choices.setdefault(tag, choice) is not choice:
+            known = choices.setdefault(tag, choice)
+            if known in implied:  # a class that the annotation names takes the tag of a layer of declax
+                choices[tag] = choice
+            elif known is not choice and choice not in implied:
                 raise ConfigError(
                     " | ".join(annotation_text(member.annotation) for member in members),
                     f"two classes have the tag {tag!r}",
                     fix="dx.register_kind(base, cls, name=...), and a base in the annotation",
                 )
         names = ["schedule" if _is_schedule(member) else annotation_text(member.annotation) for member in parts]
-        inner = [i for m in parts for i in (_args_of(m) if is_spec_class(_class_of(m)) else (m,))]
-        bases = [cls for m in inner for cls in map(_class_of, members_of(m)) if isinstance(cls, type)]
         classes = [cls for cls in map(_class_of, [m for m in parts if not _is_named(m)]) if isinstance(cls, type)]
         objects = [object if is_only_typed(cls) else cls for cls in classes if not is_spec_class(cls)]
         keeps_specs = any(is_spec_class(_class_of(member)) for member in parts)
@@ -233,8 +253,9 @@ class Catalog:
             inner = [self._choices(m) or {} for arg in _args_of(member) for m in members_of(arg)]
             return {tag: choice for choices in inner for tag, choice in choices.items()} or None
         declared = implementations(base, [default.function] if isinstance(default, DeclaredPart) else [])
-        if _is_function(member):  # a part only by its default; registered functions are named, not called
-            kinds = choices_of(base, self.extra).items() if declared else ()
+        if _is_function(member):  # registered functions are named, not called
+            is_part = bool(declared or registry.layers_of(base))
+            kinds = choices_of(base, self.extra).items() if is_part else ()
             return {**declared, **{tag: kind for tag, kind in kinds if implementations(base, [kind])}} or None
         if not _is_part(member):
             return None
@@ -340,11 +361,12 @@ class Catalog:
         }
         if isinstance(default, DeclaredPart):  # where a table with the tag describes an instance
             table = {name: function for name, function in table.items() if not isinstance(function, type)}
-        name = getattr(default, "__name__", None)
+        name, own = getattr(default, "__name__", None), None
         if callable(default) and isinstance(name, str) and name != "<lambda>":
+            own = name if name not in table else None
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
-        return NamesReader(noun, table, "unknown-activation")
+        return FunctionReader(self, noun, table, own)
 
 
 class _UnresolvedError(Exception):

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from declax._fields.specifiers import is_restricted, multiple_of, objection
 from declax.config._data import Ref, SpecData
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.readers import INVALID, Context, Reader, Schema, WrappingReader, is_list, no_choice
+from declax.config._reading.readers import (
+    INVALID,
+    Context,
+    Limits,
+    Reader,
+    Schema,
+    WrappingReader,
+    is_list,
+    no_choice,
+)
 from declax.config.problems import Path, described, shown
 
 if TYPE_CHECKING:
@@ -24,6 +34,7 @@ class CheckedReader(WrappingReader):
         notes = parameter.notes
         self.low, self.high = notes.get("ge"), notes.get("le")
         self.choices, self.check = notes.get("choices"), notes.get("check")
+        self.limits = Limits(self.low, self.high, allows_nan(parameter))
         factor = multiple_of(notes)
         self.factor = factor if isinstance(factor, int) else None  # a field, which `CallReader` compares
         bounds = [f"at least {self.low}"] if self.low is not None else []
@@ -33,7 +44,9 @@ class CheckedReader(WrappingReader):
         self.expected = ", ".join([reader.expected, *bounds])
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
+        outer, context.limits = context.limits, self.limits
         found = self.reader.read(value, path, context)
+        context.limits = outer
         if found is INVALID or found is None:
             return found
         if self.choices is not None and found not in self.choices and not _has_parts(found):
@@ -83,8 +96,22 @@ def is_multiple(value: Any, factor: Any, of: str, path: Path, context: Context, 
 
 def checked(parameter: Parameter, reader: Reader) -> Reader:
     """The reader of a parameter, with the constraints of its field."""
-    has_checks = "choices" in parameter.notes or is_restricted(parameter.notes)
+    has_checks = "choices" in parameter.notes or is_restricted(parameter.notes) or allows_nan(parameter)
     return CheckedReader(reader, parameter) if has_checks else reader
+
+
+def allows_nan(parameter: Parameter) -> bool:
+    """Whether a field says that its value may be NaN or infinite: its option, default, choices or a bound."""
+    notes = parameter.notes
+    said = (parameter.default, notes.get("choices"), notes.get("ge"), notes.get("le"))
+    return bool(notes.get("allow_nan")) or not all(map(_is_finite, said))
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return isfinite(value)
+    items = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return all(map(_is_finite, items))
 
 
 def _has_parts(value: Any) -> bool:

@@ -6,23 +6,20 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from declax import nn
 from declax._classes.pytree import Pytree
 from declax._fields.meanings import bindings_of
 from declax._fields.overrides import DeclaredPart
 from declax._fields.specifiers import multiple_of
-from declax._module.containers import Dict, List, Sequential
 from declax._typing import MISSING, Initializer
 from declax.config import registry
 from declax.config._data import FrozenDict, Ref, SpecData
 from declax.config._reading.limits import checked, is_multiple
 from declax.config._reading.parameters import (
     NO_BINDINGS,
-    Bindings,
     Parameter,
     Parameters,
     called,
@@ -32,12 +29,15 @@ from declax.config._reading.parameters import (
 )
 from declax.config._reading.readers import (
     INVALID,
+    NO_LIMITS,
     TUPLE,
     WORDS,
     Context,
     IntReader,
     ListReader,
     MappingReader,
+    NamesReader,
+    ObjectReader,
     Reader,
     Schema,
     StrReader,
@@ -47,10 +47,12 @@ from declax.config._reading.readers import (
     listed,
     plain,
     read_ref,
+    unquoted_table,
 )
+from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
-from declax.config.registry import is_abstract, kinds_of
-from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name
+from declax.config.registry import kinds_of, layers, name_in
+from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name, with_article
 from declax.initializers import NamedInitializer
 
 if TYPE_CHECKING:
@@ -178,7 +180,7 @@ class ChoiceReader(Reader):
         if type(tag) is str and tag in self.choices:
             return tag
         if type(tag) is not str:
-            context.wrong((*path, KIND), f"the name of {self.noun}", tag)
+            context.wrong((*path, KIND), f"string, {one_of(self.choices)}", tag)
             return None
         _add_unknown_kind(tag, (*path, KIND), one_of(self.choices), self.choices, context)
         return None
@@ -236,6 +238,111 @@ class InitializerReader(ChoiceReader):
         return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
 
 
+class FunctionReader(NamesReader):
+    """A function by name, with some of its arguments by a table, which gives a `functools.partial`; or any callable."""
+
+    words = frozenset({"string", "table"})
+
+    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any], own: str | None = None) -> None:
+        super().__init__(noun, table, "unknown-activation")
+        self.catalog = catalog
+        self.own = own  # the name of a default, whose arguments the schema leaves open: they may be of any type
+
+    def read(self, value: Any, path: Path, context: Context) -> Any:
+        if isinstance(value, functools.partial) and self._is_named(value):
+            found = self._bound(value.func, value.keywords, path, context)
+            return value if found is not INVALID and tuple(found.keywords) == tuple(value.keywords) else found
+        if not isinstance(value, Mapping):
+            return super().read(value, path, context)
+        tag = value.get(KIND)
+        if KIND not in value:
+            message, hint = f"the key {KIND!r}, which selects the function, is missing", f"{KIND} = ..."
+            context.add("missing-kind", path, message, expected=listed(self.table), got=shown(value), hint=hint)
+            return INVALID
+        if type(tag) is not str:
+            return context.wrong((*path, KIND), f"string, {self.expected}", tag)
+        function = super().read(tag, (*path, KIND), context)
+        given = {key: item for key, item in value.items() if key != KIND}
+        return self._bound(function, given, path, context) if given and function is not INVALID else function
+
+    def _is_named(self, value: functools.partial[Any]) -> bool:
+        """Whether data can describe a partial."""
+        return not value.args and bool(value.keywords) and name_in(self.table, value.func) is not None
+
+    def _bound(self, function: Any, given: Mapping[str, Any], path: Path, context: Context) -> Any:
+        """A function with arguments, in the order of its parameters, so that equal ones compare as equal."""
+        try:
+            call, first = self.catalog.bindable(function)
+        except ConfigError as error:  # it has no signature
+            return _add_error(error, target_name(function), path, context)
+        if first in given:
+            message = f"{first!r} is the argument with which the model calls {call.name}"
+            context.add("unknown-key", (*path, first), message, expected=listed(call.names), hint=f"remove {first!r}")
+            return INVALID
+        found = call.arguments(given, path, context, {})
+        if found is None:
+            return INVALID
+        for name, value in found.items():
+            try:
+                hash(value)
+                is_plain = not isinstance(value, (SpecData, Ref))
+            except TypeError:
+                is_plain = False
+            if not is_plain:
+                return context.wrong((*path, name), "a plain value with a hash, since it is bound to a function", value)
+        ordered = sorted(found, key=lambda name: call.names.index(name) if name in call.names else len(call.names))
+        return functools.partial(function, **{name: found[name] for name in ordered})
+
+    def schema(self, schemas: Schemas) -> Schema:
+        return schemas.shared(self, self.noun.partition(" ")[2])
+
+    def definition(self, schemas: Schemas) -> Schema:
+        tables: list[Schema] = []
+        plain: list[str] = []
+        for name, function in self.table.items():
+            if name == self.own:
+                tables += [{"type": "object", "properties": {KIND: {"const": name}}, "required": [KIND]}]
+                continue
+            call = self._call_or_none(function)
+            tables += [] if call is None else schemas.bound(name, call)
+            plain += [name] if call is None else []
+        alone: Schema = {
+            "title": "without arguments",
+            "type": "object",
+            "properties": {KIND: {"enum": plain}},
+            "required": [KIND],
+            "additionalProperties": False,
+        }
+        named = {"title": "by name", "enum": list(self.table)}
+        return {"title": self.noun.partition(" ")[2], "anyOf": [named, *tables, *([alone] if plain else [])]}
+
+    def _call_or_none(self, function: Any) -> CallReader | None:
+        """The reader of the arguments that data can bind; None if there are none."""
+        try:
+            call, _ = self.catalog.bindable(function)
+            call.check_readable()
+        except ConfigError:
+            return None
+        return call if call.names else None
+
+
+def without_parts(reader: Reader) -> Reader:
+    """A reader of what can be bound to a function, for the schema: without tables of parts."""
+    if isinstance(reader, UnionReader):
+        plain_ones = [m for m in reader.members if type(m) is not ChoiceReader]
+        return UnionReader(plain_ones) if plain_ones else ObjectReader(None, "a part")
+    return ObjectReader(None, "a part") if type(reader) is ChoiceReader else reader
+
+
+def without_first(parameters: Parameters) -> tuple[Parameters, str | None]:
+    """The parameters that data can bind: all but the first, which the model gives; and the name of the first."""
+    first = next(iter(parameters.positional), parameters.variadic)
+    left = {
+        name: parameter for name, parameter in parameters.by_name.items() if name not in (first, parameters.variadic)
+    }
+    return dataclasses.replace(parameters, by_name=MappingProxyType(left), required=(), variadic=None), first
+
+
 class UnionReader(Reader):
     """A union: the type of the data selects the member; several candidates are tried in order."""
 
@@ -246,6 +353,7 @@ class UnionReader(Reader):
         self.keeps_specs = any(m.keeps_specs for m in members)
         ranked = sorted(members, key=lambda member: member.rank)
         self._by_word = {word: [m for m in ranked if word in m.words] for word in self.words}
+        self._functions = [m for m in members if isinstance(m, FunctionReader)]
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         value = plain(value)
@@ -286,7 +394,15 @@ class UnionReader(Reader):
             return [fitting]
         if word is None:
             word = "table" if isinstance(value, (SpecData, Ref)) else ""
-        return self._by_word.get(word, ())
+        found = self._by_word.get(word, ())
+        return self._by_tag(found, value) if self._functions and isinstance(value, Mapping) else found
+
+    def _by_tag(self, found: Sequence[Reader], table: Mapping[str, Any]) -> Sequence[Reader]:
+        """The readers of a table, by the tag: of a function, or of a class."""
+        tag = table.get(KIND)
+        if type(tag) is str and any(tag in reader.table for reader in self._functions):
+            return [m for m in found if not isinstance(m, ChoiceReader) or tag in m.choices]
+        return [m for m in found if not isinstance(m, FunctionReader)] or found
 
     @staticmethod
     def _first_that_fits(candidates: Sequence[Reader], value: Any, path: Path, context: Context) -> Any:
@@ -303,12 +419,29 @@ class UnionReader(Reader):
         return INVALID
 
 
+class _Readers(dict[str, Reader]):
+    """The readers of parameters, each made when it is asked for."""
+
+    def __init__(self, make: Callable[[str], Reader]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Reader:
+        made = self[name] = self._make(name)
+        return made
+
+
 class CallReader:
-    def __init__(self, catalog: Catalog, target: Any, annotation: Any = None) -> None:
+    """The reader of the arguments of a target; that of each parameter is made when a table or a spec has it."""
+
+    def __init__(
+        self, catalog: Catalog, target: Any, annotation: Any = None, parameters: Parameters | None = None
+    ) -> None:
         self.catalog = catalog
         self.target = target
         self.name: str = target_name(target)
-        self.parameters: Parameters = parameters_of(target)
+        self.parameters: Parameters = parameters or parameters_of(target)
+        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
         self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
             self.refusals[KIND] = ConfigError(
@@ -319,30 +452,41 @@ class CallReader:
         self.called: Any = called(target)
         version_of(self.called)  # refuses a wrong one
         cls = getattr(annotation, "cls", self.called)
-        bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
-        self.readers: dict[str, Reader] = {p.name: checked(p, self._reader(p, bindings)) for p in self.parameters}
-        extra = self.parameters.extra
-        self.extra: Reader | None = None if extra is None else self._reader(extra, bindings)
+        self._bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
+        self.readers: dict[str, Reader] = _Readers(self._make)
         self.renamed: dict[str, str] = {
             old: p.name for p in self.parameters if (old := p.notes.get("renamed_from")) is not None
         }
 
-    def _reader(self, parameter: Parameter, bindings: Bindings) -> Reader:
+    @functools.cached_property
+    def extra(self) -> Reader | None:
+        """The reader of each of the ``**kwargs``."""
+        return None if self.parameters.extra is None else self._reader(self.parameters.extra)
+
+    def _make(self, name: str) -> Reader:
+        parameter = self.parameters.by_name[name]
+        return checked(parameter, self._reader(parameter))
+
+    def _reader(self, parameter: Parameter) -> Reader:
         try:
-            return self.catalog.parameter_reader(parameter, bindings)
+            return self.catalog.parameter_reader(parameter, self._bindings)
         except ConfigError as error:
             name = KIND if parameter is self.parameters.extra else parameter.name
             self.refusals[name] = error
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
-        return self.readers.get(name, self.extra)
+        return self.readers[name] if name in self.parameters.by_name else self.extra
 
     def check_readable(self, names: Collection[Any] | None = None) -> None:
         """Raises the error of an unreadable parameter, of some names or of all.
 
         Then the annotations are resolved again at the next use.
         """
+        for name in self.names if names is None else names:
+            if name not in self.readers and name in self.parameters.by_name:
+                self.readers[name]
+        _ = self.extra
         for name, error in self.refusals.items():
             if names is None or name == KIND or name in names:
                 self.catalog.forget(self.target)
@@ -350,9 +494,13 @@ class CallReader:
                 raise error
 
     def read(self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]) -> Any:
+        place = tuple(map(str, path))
+        context.names[place] = self.names
         if self.called is self.target:  # a Ref cannot point at a declared part
-            context.parts[tuple(map(str, path))] = self.target
+            context.parts[place] = self.target
+        outer, context.limits = context.limits, NO_LIMITS
         arguments = self.arguments(table, path, context, choices)
+        context.limits = outer
         if arguments is None or not self._are_multiples(arguments, path, context):
             return INVALID
         try:
@@ -363,10 +511,13 @@ class CallReader:
     def check(self, spec: SpecData, path: Path, context: Context) -> None:
         if self.called is self.target:
             context.parts[tuple(map(str, path))] = self.target
+        outer, context.limits = context.limits, NO_LIMITS
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
-            if reader is not None:
+            if reader is not None and not (isinstance(value, Supplied) and value.is_secret):
+                value = value_of(value)
                 (reader.accept if type(value) is Ref else reader.read)(value, (*path, name), context)
+        context.limits = outer
         self._are_multiples(spec.arguments, path, context)
 
     def _are_multiples(self, arguments: Mapping[str, Any], path: Path, context: Context) -> bool:
@@ -378,6 +529,10 @@ class CallReader:
         value, factor = (arguments.get(key, self.parameters.by_name[key].default) for key in (name, of))
         expected = self.readers[name].expected
         return is_multiple(value, factor, f"{of}={shown(factor)}", (*path, name), context, expected)
+
+    @functools.cached_property
+    def _secrets(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters if parameter.notes.get("secret"))
 
     @functools.cached_property
     def _multiples(self) -> dict[str, str]:
@@ -396,12 +551,13 @@ class CallReader:
         self.check_readable(current)
         found: dict[Any, Any] = {}
         unknown: list[Any] = []
+        known, readers = self.parameters.by_name, self.readers
         for key, item in current.items():
             name: Any = key
-            if key not in self.readers:
+            if key not in known:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
-            if name in self.readers and (name == key or name not in current):
-                found[name] = self.readers[name].read(item, (*path, key), context)
+            if name in known and (name == key or name not in current):
+                found[name] = readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
         for key in unknown:
@@ -411,6 +567,12 @@ class CallReader:
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
+        places = context.supplied
+        for name in self._secrets if places is not None else ():
+            if found.get(name) is not None and places is not None and (*path, name) not in places:
+                found[name] = INVALID
+                hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
+                context.add("secret", (*path, name), "a configuration does not say a secret itself", hint=hint)
         few = [key for key in itertools.islice(unknown, 20) if isinstance(key, str)]
         for name in self.parameters.required:
             if name in found:
@@ -452,10 +614,10 @@ class CallReader:
         elif key == "<<":
             hint = "YAML 1.2 has no merge keys: write the keys of the other table here"
         else:
-            hint = did_you_mean(key, self.readers)
+            hint = did_you_mean(key, self.names)
             if hint is None and self.parameters.variadic is not None and is_list(table[key]):
                 hint = f"{self.parameters.variadic} = [...]   # the list for *{self.parameters.variadic}"
-        expected = listed(self.readers) or "no keys"
+        expected = listed(self.names) or "no keys"
         context.add("unknown-key", (*path, key), message, expected=expected, hint=hint)
 
 
@@ -487,7 +649,7 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def _add_unknown_kind(tag: str, path: Path, expected: str, choices: Mapping[str, Any], context: Context) -> None:
-    hint = did_you_mean(tag, choices) or did_you_mean(tag.rpartition(".")[2], choices)
+    hint = did_you_mean(tag, choices) or did_you_mean(tag.rpartition(".")[2], choices) or unquoted_table(tag)
     if hint is None:
         hint = "dx.register_kind, or extra=[...], adds a class or function"
     context.add("unknown-kind", path, "unknown kind", expected=expected, got=shown(tag), hint=hint)
@@ -506,14 +668,6 @@ def _add_error(error: Exception, name: str, path: Path, context: Context) -> Any
 # --- open annotations ------------------------------------------------------------
 
 
-@functools.cache
-def layers() -> Mapping[str, Any]:
-    """The layers and containers of declax, by name."""
-    public = ((name, getattr(nn, name)) for name in dir(nn))
-    found = {n: cls for n, cls in public if isinstance(cls, type) and issubclass(cls, Pytree) and not is_abstract(cls)}
-    return MappingProxyType({**found, "Sequential": Sequential, "List": List, "Dict": Dict})
-
-
 def anywhere(extra: Iterable[Any]) -> dict[str, Any]:
     """The targets that an open annotation allows, by tag; extra and registered ones take precedence over layers."""
     let_in = {target_name(target).rpartition(".")[2]: target for target in extra}
@@ -529,11 +683,16 @@ class AnyReader(Reader):
     def __init__(self, catalog: Catalog, *, keeps_specs: bool = False, declared: DeclaredPart | None = None) -> None:
         self.catalog = catalog
         self.keeps_specs = keeps_specs
-        choices = anywhere(catalog.extra)
-        self.parts = ChoiceReader(catalog, choices, "a part", declared=declared, keeps_specs=keeps_specs)
+        self.declared = declared
         self._inner: AnyReader = self if declared is None else catalog.anything
         self.items: ListReader = ListReader(self._inner, list)
         self.table = MappingReader(UnionReader([StrReader(), IntReader()]), self._inner)
+
+    @functools.cached_property
+    def parts(self) -> ChoiceReader:
+        """The reader of tables with the tag; loads the layers of declax."""
+        choices = anywhere(self.catalog.extra)
+        return ChoiceReader(self.catalog, choices, "a part", declared=self.declared, keeps_specs=self.keeps_specs)
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if is_list(value):
@@ -541,19 +700,32 @@ class AnyReader(Reader):
             return tuple(found) if type(value) is tuple and found is not INVALID else found
         if not isinstance(value, Mapping):
             return self.accept(value, path, context)
-        if type(value) is FrozenDict and self.parts.declared is None:  # of a spec, where `kind` is a key as any other
+        if type(value) is FrozenDict and self.declared is None:  # of a spec, where `kind` is a key as any other
             return self.table.read(value, path, context)
         if KIND in value:
             return self.parts.read(value, path, context)
         if len(value) == 1 and REF in value:
             return read_ref(value, path, context, self)
+        if type(value) is not FrozenDict and self._has_misspelt_tag(value, path, context):
+            return INVALID
         if TUPLE not in value:
-            table = self.table if self.parts.declared is None else self.parts
+            table = self.table if self.declared is None else self.parts
             return table.read(value, path, context)
         if len(value) > 1 or not is_list(value[TUPLE]):
             return context.wrong(path, '{ "$tuple" = [1, 2] } and no other key', value)
         found = self.items.read(value[TUPLE], path, context)  # paths index tuples as they index lists
         return found if found is INVALID else tuple(found)
+
+    def _has_misspelt_tag(self, table: Mapping[Any, Any], path: Path, context: Context) -> bool:
+        """Whether a key is a near miss of the tag, and its value the name of a class; adds a problem if so."""
+        for key, value in table.items():
+            is_near = type(key) is str and type(value) is str and 2 < len(key) < 8 and did_you_mean(key, [KIND])
+            if is_near and value in self.parts.choices:
+                message = f"the value is the name of {with_article(value)}, but the key is not {KIND!r}"
+                hint = f"did you mean {KIND!r}?"
+                context.add("misspelt-kind", (*path, key), message, expected=KIND, got=shown(key), hint=hint)
+                return True
+        return False
 
     def below(self, value: Any, key: Any) -> Reader:
         return self._inner

@@ -8,10 +8,11 @@ import datetime
 import decimal
 import enum
 import functools
+import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -20,7 +21,7 @@ import numpy as np
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import is_dtype_like, target_name
-from declax.config.problems import REF, Path, Report, described, did_you_mean, shown
+from declax.config.problems import EACH, REF, Path, Report, described, did_you_mean, shown, steps_of
 from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
 from declax.errors import ConfigError
 
@@ -36,6 +37,30 @@ INVALID: Final = _Invalid.INVALID
 """The result of a reader for invalid data; the report has the problem."""
 
 
+class Limits(NamedTuple):
+    """What the field that is read allows of numbers.
+
+    Attributes:
+      low, high: the bounds of the field; infinite if it has none, and any number is allowed.
+      allows_nan: whether NaN and infinity are allowed.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    allows_nan: bool = False
+
+    def allow(self, value: int) -> bool:
+        """Whether an int is of at most 128 bits, or within a bound."""
+        if -_MAX_INT < value < _MAX_INT:
+            return True
+        return self.high is not None and value <= self.high if value > 0 else self.low is not None and value >= self.low
+
+
+NO_LIMITS: Final = Limits()
+_ANY_NUMBER: Final = Limits(-math.inf, math.inf, True)
+_MAX_INT: Final = 1 << 128
+
+
 class Context(Report):
     """What the readers collect while they read one configuration: problems, parts and references."""
 
@@ -43,10 +68,13 @@ class Context(Report):
         super().__init__()
         self.catalog = catalog
         self.parts: dict[tuple[str, ...], Any] = {}
+        self.names: dict[tuple[str, ...], tuple[str, ...]] = {}  # of the parameters of each part, in their order
         self.refs: list[tuple[Path, tuple[str, ...], tuple[str, ...], Any]] = []
         self.base: Path = ()  # the path of the innermost spec that stays unbuilt, where Refs start
         self.migrate = migrate
+        self.limits: Limits = NO_LIMITS
         self.max_depth = MAX_DEPTH
+        self.supplied: Container[Path] | None = None  # where secrets may stand; None: anywhere
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
@@ -62,13 +90,23 @@ class Context(Report):
         """The context for trying one member of a union; trials share the parts that they have read."""
         attempt = Context(migrate=self.migrate, catalog=self.catalog)
         attempt.max_depth = self.max_depth
+        attempt.supplied = self.supplied
         attempt.base = self.base
+        attempt.limits = self.limits
         attempt.known = {} if self.known is None else self.known
         return attempt
+
+    @classmethod
+    def converting(cls) -> Context:
+        """The context for conversions of values that are checked elsewhere: any number passes."""
+        made = cls()
+        made.limits = _ANY_NUMBER
+        return made
 
     def take(self, attempt: Context) -> None:
         self.refs += attempt.refs
         self.parts.update(attempt.parts)
+        self.names.update(attempt.names)
         self.merge(attempt)
 
     def wrong(self, path: Path, expected: str, value: object, hint: str | None = None) -> Any:
@@ -121,11 +159,11 @@ class Reader(abc.ABC):
 
     def fits(self, value: Any) -> bool:
         """Whether `read` accepts a value."""
-        return self.read(value, (), Context()) is not INVALID
+        return self.read(value, (), Context.converting()) is not INVALID
 
     def reads_as(self, data: Any, value: Any) -> bool:
         """Whether `read` gives a frozen value for some data."""
-        found = self.read(data, (), Context())
+        found = self.read(data, (), Context.converting())
         return found is not INVALID and key_of(freeze(found)) == key_of(value)
 
     def below(self, value: Any, key: Any) -> Reader | None:
@@ -146,7 +184,7 @@ class Reader(abc.ABC):
 
     def interpret(self, value: Any) -> Any:
         """Converts a frozen value as `read` does; keeps one that does not fit, which `Spec.check` reports."""
-        found = self.read(value, (), Context())
+        found = self.read(value, (), Context.converting())
         return value if found is INVALID else found
 
     def name_of(self, value: Any) -> str | None:
@@ -162,6 +200,8 @@ class Reader(abc.ABC):
         return self.schema(schemas)
 
     def wrong(self, value: Any, path: Path, context: Context, hint: str | None = None) -> Any:
+        if hint is None and "table" in self.words:
+            hint = unquoted_table(value)
         return context.wrong(path, self.expected, value, hint)
 
 
@@ -195,7 +235,8 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            return value
+            is_small = -_MAX_INT < value < _MAX_INT
+            return value if is_small or context.limits.allow(value) else _too_big(value, self.expected, path, context)
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)
@@ -214,11 +255,24 @@ class FloatReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, (float, np.floating)):
-            return value
+            is_fine = context.limits.allows_nan or math.isfinite(value)
+            return value if is_fine else _not_finite(value, self.expected, path, context)
         if _is_int(value):
             with contextlib.suppress(OverflowError):
                 return float(value)
         return self.wrong(value, path, context, _unquoted(value, float) if type(value) is str else None)
+
+
+def _not_finite(value: Any, expected: str, path: Path, context: Context) -> Any:
+    hint = "dx.field(allow_nan=True), or a default that is not finite, allows NaN and infinity"
+    context.add("not-finite", path, "the value is not finite", expected=expected, got=shown(float(value)), hint=hint)
+    return INVALID
+
+
+def _too_big(value: int, expected: str, path: Path, context: Context) -> Any:
+    hint = f"dx.field({'le' if value > 0 else 'ge'}=...) allows ints of more than 128 bits"
+    context.add("too-big", path, "the int has more than 128 bits", expected=expected, got=shown(value), hint=hint)
+    return INVALID
 
 
 class StrReader(Reader):
@@ -664,18 +718,46 @@ class AliasReader(WrappingReader):
 def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
     """The Ref of a table with the key ``$ref``; its target is checked after reading."""
     target = table[REF]
-    if type(target) is str and len(table) == 1:
-        with contextlib.suppress(ConfigError):
-            ref = Ref(target)
-            context.add_ref(path, ref.keys, reader)
-            return ref
-    hint = "/" + target.strip("./").replace(".", "/") if type(target) is str and len(target) < 100 else None
+    others = [key for key in table if key != REF]
+    if others:
+        listed_keys = ", ".join(shown(key, 40) for key in others[:6])
+        context.add(
+            "unknown-key", (*path, others[0] if isinstance(others[0], str) else shown(others[0])),
+            f"a table with {REF!r} stands for another part as it is, and has no other keys",
+            expected='{ "$ref" = "/path/to/part" } and no other key', got=listed_keys,
+            hint=f"remove {listed_keys}; or remove {REF!r}, and describe a part of its own",
+        )  # fmt: skip
+        return INVALID
+    keys = _keys_of_ref(target, path, context) if type(target) is str else None
+    if keys is not None:
+        ref = Ref.to(keys)
+        context.add_ref(path, ref.keys, reader)
+        return ref
+    is_short = type(target) is str and len(target) < 100 and re.fullmatch(r"[\w./\[\]-]*\w[\w./\[\]-]*", target)
+    hint = "/" + "/".join(re.findall(r"[\w-]+", target)) if is_short else None
     context.add(
-        "ref", path, "not a reference: a path from the root has a / before each name and index",
-        expected='{ "$ref" = "/path/to/part" } and no other key', got=shown(dict(table)),
-        hint=hint and f'"$ref" = "{hint}"',
+        "ref", path, "not a reference: a path from the root has a / before each name and index, or dots between them",
+        expected='{ "$ref" = "/path/to/part" }, "path.to.part", or ".name" for a part of the same table',
+        got=shown(dict(table) if type(target) is not str else target), hint=hint and f'"$ref" = "{hint}"',
     )  # fmt: skip
     return INVALID
+
+
+def _keys_of_ref(text: str, path: Path, context: Context) -> tuple[str, ...] | None:
+    """The path of a reference, from where Refs start; None if the text is no path."""
+    if text.startswith("/"):
+        with contextlib.suppress(ConfigError):
+            return Ref(text).keys
+        return None
+    is_relative = text.startswith(".")
+    keys = None if "/" in text or ".." in text else steps_of(text[1:] if is_relative else text)
+    if keys is None or EACH in keys:
+        return None
+    around = list(path[len(context.base) :])
+    while around and isinstance(around[-1], int):  # the items of a list stand in the table that has the list
+        around.pop()
+    around = around[:-1] if is_relative else []
+    return (*map(str, around), *keys)
 
 
 def entries(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -713,7 +795,25 @@ def _unquoted(text: str, kind: Callable[[str], object]) -> str:
         kind(text if len(text) <= 40 else "")
     except ValueError:
         return "write a number, without quotes"
+    if "_" in text:
+        return f"write {text.strip().replace('_', '')} without quotes; YAML 1.2 and JSON have no _ in numbers"
     return f"write {text.strip()} without quotes"
+
+
+_BARE: Final = re.compile(r"(\w[\w.]*)\s*[=:]\s*(?:([A-Za-z_][\w./+-]*)|([^\s,{}][^,{}]*|(?=\{)))")
+
+
+def unquoted_table(value: object) -> str | None:
+    """The fix for a string that looks like an inline table, as on a command line; None for other values."""
+    if type(value) is not str or len(value) > 200 or not re.fullmatch(r"\{\s*\w[^\"']*\}", value.strip()):
+        return None
+    made = _BARE.sub(lambda found: f"{found[1]}={_word(found[2]) or (found[3] or '').strip()}", value.strip())
+    made = re.sub(r",\s*", ", ", made)
+    return f"quote the strings in it: {made} (for a shell, the whole word in ' ')" if '"' in made else None
+
+
+def _word(text: str | None) -> str | None:
+    return text if text is None or text in ("true", "false", "inf", "nan") else f'"{text}"'
 
 
 def _number_of(key: str) -> Any:
