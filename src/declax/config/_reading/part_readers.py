@@ -440,7 +440,8 @@ class CallReader:
         self.target = target
         self.name: str = target_name(target)
         self.parameters: Parameters = parameters or parameters_of(target)
-        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
+        self.known: dict[str, Parameter] = dict(self.parameters.by_name)
+        self.names: tuple[str, ...] = tuple(self.known)
         self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
             self.refusals[KIND] = ConfigError(
@@ -453,14 +454,11 @@ class CallReader:
         cls = getattr(annotation, "cls", self.called)
         self._bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
         self.readers: dict[str, Reader] = _Readers(self._make)
+        extra = self.parameters.extra
+        self.extra: Reader | None = None if extra is None else self._reader(extra)
         self.renamed: dict[str, str] = {
             old: p.name for p in self.parameters if (old := p.notes.get("renamed_from")) is not None
         }
-
-    @functools.cached_property
-    def extra(self) -> Reader | None:
-        """The reader of each of the ``**kwargs``."""
-        return None if self.parameters.extra is None else self._reader(self.parameters.extra)
 
     def _make(self, name: str) -> Reader:
         parameter = self.parameters.by_name[name]
@@ -475,7 +473,7 @@ class CallReader:
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
-        return self.readers[name] if name in self.parameters.by_name else self.extra
+        return self.readers[name] if name in self.known else self.extra
 
     def check_readable(self, names: Collection[Any] | None = None) -> None:
         """Raises the error of an unreadable parameter, of some names or of all.
@@ -483,9 +481,8 @@ class CallReader:
         Then the annotations are resolved again at the next use.
         """
         for name in self.names if names is None else names:
-            if name not in self.readers and name in self.parameters.by_name:
+            if name not in self.readers and name in self.known:
                 self.readers[name]
-        _ = self.extra
         for name, error in self.refusals.items():
             if names is None or name == KIND or name in names:
                 self.catalog.forget(self.target)
@@ -538,21 +535,24 @@ class CallReader:
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The arguments of a table, or None with problems in the report."""
-        self.check_readable(())
+        if self.refusals:
+            self.check_readable(())
         current = upgraded(self.called, table, path, context)
         if current is None:
             return None
-        self.check_readable(current)
+        known = self.known
         found: dict[Any, Any] = {}
         unknown: list[Any] = []
         for key, item in current.items():
             name: Any = key
-            if key not in self.parameters.by_name:
+            if key not in known:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
-            if name in self.parameters.by_name and (name == key or name not in current):
+            if name in known and (name == key or name not in current):
                 found[name] = self.readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
+        if self.refusals:
+            self.check_readable(current)
         for key in unknown:
             is_name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
             if self.extra is not None and is_name and key not in (*_FORBIDDEN, "self", "cls"):

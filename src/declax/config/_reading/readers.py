@@ -50,9 +50,7 @@ class Limits(NamedTuple):
     allows_nan: bool = False
 
     def allow(self, value: int) -> bool:
-        """Whether an int is of at most 128 bits, or within a bound."""
-        if -_MAX_INT < value < _MAX_INT:
-            return True
+        """Whether a bound allows an int of more than 128 bits."""
         return self.high is not None and value <= self.high if value > 0 else self.low is not None and value >= self.low
 
 
@@ -233,7 +231,8 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            return value if context.limits.allow(value) else _too_big(value, self.expected, path, context)
+            is_fine = -_MAX_INT < value < _MAX_INT or context.limits.allow(value)
+            return value if is_fine else _too_big(value, self.expected, path, context)
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)
@@ -252,7 +251,7 @@ class FloatReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, (float, np.floating)):
-            is_fine = context.limits.allows_nan or math.isfinite(value)
+            is_fine = math.isfinite(value) or context.limits.allows_nan
             return value if is_fine else _not_finite(value, self.expected, path, context)
         if _is_int(value):
             with contextlib.suppress(OverflowError):
