@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 
 import declax as dx
+from declax.config._building import checked_refs
+from declax.config._reading.catalog import catalog_for
+from declax.config._reading.readers import Context
 from declax._typing import Dtype, Initializer
 
 
@@ -248,3 +251,9 @@ JSON = """\
   ]
 }
 """
+
+
+def read_as(annotation: Any, data: object, context: Context) -> Any:
+    """The value of plain data for an annotation; INVALID if the report of the context has problems."""
+    context.catalog = catalog_for(())
+    return checked_refs(context.catalog.root_reader(annotation).read(data, (), context), context)

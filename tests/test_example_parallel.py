@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import declax as dx
+from exchanges import EXCHANGES
 
 pytestmark = pytest.mark.slow
 
@@ -27,36 +28,12 @@ BATCH = 8 * 33 * 4
 ONE, EIGHT, FOUR = (1, 1), (1, 8), (2, 2)
 """Processes, and devices of each."""
 
-# The blocks are a loop, whose body counts once. XLA reduces arrays together that are ready together: gradients of the
-# blocks in the loop, the other gradients with the loss after it.
-COLLECTIVES = {
-    "data": {"all-reduce": 2},
-    # The new values of six kernels and the table; XLA moves tokens for the gradient of the table.
-    "zero1": {"all-gather": 8, "all-reduce": 2, "all-to-all": 1},
-    # Six kernels of a block are gathered for the forward pass and again for the backward pass, and the table twice.
-    "fsdp": {"all-gather": 14, "all-reduce": 2},
-    # After the attention and after the feed-forward network, forward and backward.
-    "tensor": {"all-reduce": 4},
-    # Those of both, of which the partial sums of the table are reduced apart; XLA permutes the rows of the table, to
-    # gather them along both axes of the mesh.
-    "both": {"all-gather": 14, "all-reduce": 7, "collective-permute": 2},
-    # Keys and values go to the next device, and their gradients back; the last is the border of the labels. Sums are
-    # over both axes of the mesh, one after the other.
-    "sequence": {"collective-permute": 5, "all-reduce": 4},
-    # Tokens and results, forward and backward.
-    "experts": {"all-to-all": 4, "all-reduce": 2},
-    # To the next stage and back; results to all stages, and the gradient of the input.
-    "pipeline": {"collective-permute": 2, "all-reduce": 4},
-    # Those of "fsdp" in a slice; the shards of the gradients between slices.
-    "slices": {"all-gather": 14, "all-reduce": 6},
-}
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
     """What training gives, by processes and devices, and by recipe. One start of JAX serves all recipes."""
     found = {}
-    for where, names in ((ONE, ["data", "experts"]), (EIGHT, COLLECTIVES), (FOUR, COLLECTIVES)):
+    for where, names in ((ONE, ["data", "experts"]), (EIGHT, EXCHANGES), (FOUR, EXCHANGES)):
         out = tmp_path_factory.mktemp("trained") / "found.pickle"
         processes, devices = where
         options = [f"--processes={processes}", f"--devices={devices}", "--timeout=900"]
@@ -69,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], d
     return found
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", EXCHANGES)
 @pytest.mark.parametrize("where", [EIGHT, FOUR], ids=["8 devices", "2 processes"])
 def test_a_recipe_trains_as_one_device(trained: Any, where: tuple[int, int], name: str) -> None:
     alone, found = trained[ONE]["experts" if name == "experts" else "data"], trained[where][name]
@@ -80,12 +57,12 @@ def test_a_recipe_trains_as_one_device(trained: Any, where: tuple[int, int], nam
         np.testing.assert_allclose(found["parameters"][path], array, rtol=1e-3, atol=1e-3, err_msg=path)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", EXCHANGES)
 def test_devices_exchange_what_the_recipe_needs_and_nothing_else(trained: Any, name: str) -> None:
-    assert trained[EIGHT][name]["collectives"] == COLLECTIVES[name]
+    assert trained[EIGHT][name]["collectives"] == EXCHANGES[name]
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", EXCHANGES)
 @pytest.mark.parametrize("where", [EIGHT, FOUR], ids=["8 devices", "2 processes"])
 def test_a_device_holds_its_shards_only(trained: Any, where: tuple[int, int], name: str) -> None:
     """Of the model, the optimizer and the batch, by the program of a step and by the arrays after training."""
@@ -102,14 +79,14 @@ def test_a_device_holds_its_shards_only(trained: Any, where: tuple[int, int], na
     assert found["bytes"] >= whole // count
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", EXCHANGES)
 @pytest.mark.parametrize("where", [EIGHT, FOUR], ids=["8 devices", "2 processes"])
 def test_a_device_holds_what_the_summary_tells(trained: Any, where: tuple[int, int], name: str) -> None:
     found = trained[where][name]
     assert found["held"] == {part: found["told"][part] for part in found["held"]}
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", EXCHANGES)
 def test_the_page_shows_where_the_parts_are(trained: Any, name: str) -> None:
     page = (HERE.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert trained[EIGHT][name]["picture"] in page

@@ -206,6 +206,10 @@ class LostWriteWarning(UserWarning):
     """A Variable was written under a raw transform of JAX, and nobody reads the value; the text says what to use."""
 
 
+class ConfigWarning(UserWarning):
+    """Values of a configuration were dropped, or those of a record were used in the place of computed ones."""
+
+
 class ReplicationWarning(UserWarning):
     """Dimensions are not split as declared, since a size or a name does not fit the mesh; the text lists them."""
 

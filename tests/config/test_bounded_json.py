@@ -11,7 +11,7 @@ import pytest
 
 from declax.checkpoint.files import parse_json
 from declax.checkpoint.safetensors import open_tensors, write_tensors
-from declax.config._files import bounded_json, reading
+from declax.config._files import bounded_json, json_format
 from declax.config._files.bounded_json import MAX_RATIO, takes_too_much
 from declax.errors import CheckpointError, ConfigError
 
@@ -96,7 +96,7 @@ def test_bombs_are_refused_by_each_reader(name, tmp_path):
         open_tensors(path)
     assert str(path) in str(caught.value)
     with pytest.raises(ConfigError, match="its values may take more than 20 times the memory"):
-        reading.parse_json(text, "a.json")
+        json_format.parse_json(text, "a.json")
 
 
 def test_brackets_in_strings_do_not_count(tmp_path):

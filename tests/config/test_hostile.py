@@ -23,10 +23,10 @@ import pytest
 import config_models as models
 import declax as dx
 from declax.config._files.documents import MAX_BYTES
-from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import parse_json, parse_toml, parse_yaml
+from declax.config._files.json_format import format_json, parse_json
+from declax.config._files.toml_format import format_toml, parse_toml
+from declax.config._files.yaml_format import format_yaml, parse_yaml
 from declax.config._reading.readers import INVALID, Context
-from declax.config.loading import structure
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -280,7 +280,7 @@ TEXTS = [
 def try_data(data: Any, place_of: Any = None) -> None:
     """Reads data; what is read can be written and read again, and what is wrong can be told."""
     context = Context()
-    found = structure(models.Transformer, data, context)
+    found = models.read_as(models.Transformer, data, context)
     if found is INVALID:
         assert context.count
         error = context.error("mutated", place_of)

@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declax as dx
-from declax.config._cli.overrides import expand, is_override, parse_override
 from declax.config._files.documents import Document
-from declax.config._files.reading import parse_toml
+from declax.config._files.toml_format import parse_toml
+from declax.config._reading.catalog import catalog_for
+from declax.config._sources.composing import Configuration
+from declax.config._sources.loading import Loading
+from declax.config._sources.words import expand, is_word, parse_word
 
 DATA = {
     "rate": 0.1,
@@ -19,18 +22,30 @@ DATA = {
 
 
 def runs(*words):
-    return list(expand(Document("net.toml", DATA), [parse_override(word) for word in words]))
+    return list(expand([parse_word(word) for word in words]))
+
+
+def composed(source, run):
+    made = Configuration(catalog_for(()).anything)
+    made.add(source if isinstance(source, Document) else Document("net.toml", source))
+    for word, value in run.words():
+        made.add_word(word, value)
+    return made
+
+
+def changed(source, *words):
+    (run,) = runs(*words)
+    return composed(source, run)
 
 
 def overridden(*words):
-    (run,) = runs(*words)
-    assert not run.document().problems, list(map(str, run.document().problems))
-    return run.document().data
+    made = changed(DATA, *words)
+    assert not made.problems, list(map(str, made.problems))
+    return made.data
 
 
 def problems(*words):
-    (run,) = runs(*words)
-    return [str(problem) for problem in run.document().problems]
+    return [str(problem) for problem in changed(DATA, *words).problems]
 
 
 @pytest.mark.parametrize(
@@ -43,26 +58,31 @@ def problems(*words):
     ],
 )  # fmt: skip
 def test_a_value_is_one_of_toml_or_a_text(text, value):
-    found = parse_override(f"rate={text}").values
+    found = parse_word(f"rate={text}").values
     assert found == (value,)
     assert type(found[0]) is type(value)
 
 
 def test_several_values_are_separated_by_commas_outside_of_brackets():
-    assert parse_override("a=1,2,x").values == (1, 2, "x")
-    assert parse_override("a=[1,2],[3]").values == ([1, 2], [3])
-    assert parse_override('a="x,y",z').values == ("x,y", "z")
+    assert parse_word("a=1,2,x").values == (1, 2, "x")
+    assert parse_word("a=[1,2],[3]").values == ([1, 2], [3])
+    assert parse_word('a="x,y",z').values == ("x,y", "z")
 
 
 @given(st.lists(st.one_of(st.integers(-9, 9), st.booleans(), st.floats(-2, 2)), min_size=1, max_size=4))
 def test_values_come_as_they_were_written(values):
     text = ",".join(str(v).lower() if isinstance(v, bool) else repr(v) for v in values)
-    assert list(parse_override(f"a={text}").values) == values
+    assert list(parse_word(f"a={text}").values) == values
 
 
 def test_what_is_an_override():
-    assert all(map(is_override, ["a=1", "a.b[0].c=", "a[*].b=1", "a.*.b=1", "a-b=1"]))
-    assert not any(map(is_override, ["a", "net.toml", "module:Class", "a..b=1", "=3", "~", "[x]=3"]))
+    assert all(map(is_word, ["a=1", "a.b[0].c=", "a[*].b=1", "a.*.b=1", "a-b=1"]))
+    assert not any(
+        map(
+            is_word,
+            ["a", "net.toml", "module:Class", "a..b=1", "=3", "~", "[x]=3", "~/net.toml", "runs/rate=3/net.toml"],
+        )
+    )
 
 
 def test_values_are_put_in_their_places():
@@ -119,38 +139,35 @@ def test_absent_parts_of_items_are_made():
     assert found["blocks"][0]["norm"] == {"kind": "LayerNorm", "num_features": 16}
     found = overridden("blocks[*].norm.size=1")["blocks"]
     assert [block["norm"] for block in found] == [{"size": 1}, {"size": 1}]
-    document = Document(None, {"head": None})
-    (run,) = expand(document, [parse_override("head.dim=3")])
-    assert run.document().data == {"head": {"dim": 3}}
+    assert changed({"head": None}, "head.dim=3").data == {"head": {"dim": 3}}
 
 
 def test_a_tag_makes_a_table_of_a_name_and_of_a_reference():
     data = {"init": "zeros", "inits": ["zeros"], "tied": {"$ref": "/head"}, "blocks": []}
 
-    def changed(*words):
-        (run,) = expand(Document(None, data), [parse_override(word) for word in words])
-        assert not run.document().problems
-        return run.document().data
+    def after(*words):
+        made = changed(data, *words)
+        assert not made.problems
+        return made.data
 
-    assert changed("init.kind=normal", "init.stddev=0.1")["init"] == {"kind": "normal", "stddev": 0.1}
-    assert changed("inits[*].kind=normal")["inits"] == [{"kind": "normal"}]
-    assert changed("tied.kind=Mlp", "tied.dim=3")["tied"] == {"kind": "Mlp", "dim": 3}
-    assert changed("blocks.0.kind=Mlp", "blocks.0.dim=3", "blocks.1.kind=Wide")["blocks"] == [
+    assert after("init.kind=normal", "init.stddev=0.1")["init"] == {"kind": "normal", "stddev": 0.1}
+    assert after("inits[*].kind=normal")["inits"] == [{"kind": "normal"}]
+    assert after("tied.kind=Mlp", "tied.dim=3")["tied"] == {"kind": "Mlp", "dim": 3}
+    assert after("blocks.0.kind=Mlp", "blocks.0.dim=3", "blocks.1.kind=Wide")["blocks"] == [
         {"kind": "Mlp", "dim": 3},
         {"kind": "Wide"},
     ]
-    (run,) = expand(Document(None, data), [parse_override("blocks.kind=Mlp")])
-    assert "there is no item kind at blocks" in str(run.document().problems[0])
-    assert changed("blocks.0.dim=3")["blocks"] == [{"dim": 3}]
+    assert "there is no item kind at blocks" in str(changed(data, "blocks.kind=Mlp").problems[0])
+    assert after("blocks.0.dim=3")["blocks"] == [{"dim": 3}]
 
 
 def test_what_is_overridden_is_placed_at_the_command_line():
     text = "rate = 1\n[[blocks]]\nkind = 'Mlp'\ndim = 3\n[[blocks]]\nkind = 'Attention'\ndim = 4\n"
 
     def place(path, *words):
-        (run,) = expand(parse_toml(text, "net.toml"), [parse_override(word) for word in words])
-        assert not run.document().problems
-        return str(run.document().place_of(path))
+        made = changed(parse_toml(text, "net.toml"), *words)
+        assert not made.problems
+        return str(made.place_of(path))
 
     assert place(("blocks", 1, "dim")) == "net.toml:7:1"
     assert place(("blocks", 1, "dim"), "blocks.1.dim=3") == "command line: blocks.1.dim=3"
@@ -176,7 +193,7 @@ def test_a_sweep_makes_a_run_of_each_combination():
     assert [run.name for run in found] == [
         "rate=1,blocks.1.hidden=3", "rate=1,blocks.1.hidden=4", "rate=2,blocks.1.hidden=3", "rate=2,blocks.1.hidden=4",
     ]  # fmt: skip
-    datas = [run.document().data for run in found]
+    datas = [composed(DATA, run).data for run in found]
     assert [(data["rate"], data["blocks"][1]["hidden"]) for data in datas] == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert all(data["new"] == "x" for data in datas)
     assert len({id(data["blocks"]) for data in datas}) == 4
@@ -184,7 +201,7 @@ def test_a_sweep_makes_a_run_of_each_combination():
 
 @pytest.mark.parametrize("text", ["8#9", "8 # nine", '"a"#b', "1] #", "[1] # two"])
 def test_what_looks_like_a_comment_is_a_text(text):
-    assert parse_override(f"x={text}").values == (text,)
+    assert parse_word(f"x={text}").values == (text,)
 
 
 @dx.dataclass
@@ -195,7 +212,7 @@ class Rate(dx.Module):
 def test_a_number_that_no_float_holds_is_a_text():
     (run,) = runs("rate=1e400")
     with pytest.raises(dx.ConfigError, match="the string '1e400'") as caught:
-        dx.spec_from_config(Rate, run.document())
+        Loading(Rate).run([Document("net.toml", DATA)], run)
     problem = next(problem for problem in caught.value.problems if problem.path == ("rate",))
     assert problem.place.file == "command line: rate=1e400"
 
@@ -207,16 +224,11 @@ def test_a_key_of_a_reference():
         tied: dx.Dropout
 
     document = Document("net.toml", {"head": {"rate": 0.5}, "tied": {"$ref": "/head"}})
-    (run,) = expand(document, [parse_override("tied.rate=0.1")])
     with pytest.raises(dx.ConfigError, match=r"tied.rate: a table with '\$ref'(.|\n)*and no other key"):
-        dx.spec_from_config(Tied, run.document())
+        dx.spec_from_config(Tied, document, words=["tied.rate=0.1"])
 
 
 def test_a_reference_gives_way_to_a_part_or_another_reference():
-    document = Document("net.toml", {"head": {"dim": 8}, "tied": {"$ref": "/head"}})
-    (run,) = expand(document, [parse_override("tied.kind=Mlp"), parse_override("tied.dim=3")])
-    assert not run.document().problems
-    assert run.document().data == {"head": {"dim": 8}, "tied": {"kind": "Mlp", "dim": 3}}
-    (run,) = expand(document, [parse_override("tied.$ref=/other")])
-    assert not run.document().problems
-    assert run.document().data["tied"] == {"$ref": "/other"}
+    data = {"head": {"dim": 8}, "tied": {"$ref": "/head"}}
+    assert changed(data, "tied.kind=Mlp", "tied.dim=3").data == {"head": {"dim": 8}, "tied": {"kind": "Mlp", "dim": 3}}
+    assert changed(data, "tied.$ref=/other").data["tied"] == {"$ref": "/other"}

@@ -57,10 +57,10 @@ def test_names_of_classes_and_functions():
     class Local:
         pass
 
-    assert importable_name(half) == "config.spec_models:half"
+    assert importable_name(half) == "spec_models:half"
     assert importable_name(optax.adamw).endswith(":adamw")
     assert importable_name(jax.lax.dot_general).endswith(":dot_general")
-    assert importable_name(Local) == f"{__name__}:test_names_of_classes_and_functions.<locals>.Local"
+    assert importable_name(Local) == f"{__name__.rpartition('.')[2]}:test_names_of_classes_and_functions.<locals>.Local"
     assert importable_name(lambda: 0) is None
     assert importable_name(functools.partial(half)) is None
     assert importable_name(3) is None
@@ -101,7 +101,7 @@ def test_enums_of_strings_are_enums():
 def test_class_methods_are_targets():
     spec = dx.spec(Open.square, 3)
     assert spec == dx.spec(Open.square, 3)
-    assert importable_name(Open.square) == "config.spec_models:Open.square"
+    assert importable_name(Open.square) == "spec_models:Open.square"
     assert repr(spec) == "spec(Open.square, dim=3)"
     assert spec.build(rngs=dx.Rngs(0)).width == 3
 

@@ -24,7 +24,6 @@ import config_models as models
 import declax as dx
 from declax._typing import Dtype, Initializer
 from declax.config._reading.readers import INVALID, Context
-from declax.config.loading import structure
 from naming import name_of
 
 
@@ -52,7 +51,7 @@ N = TypeVar("N", bound=int)
 def read(annotation, data, **options):
     """The value and the problems of data."""
     context = Context(**options)
-    found = structure(annotation, data, context)
+    found = models.read_as(annotation, data, context)
     assert (found is INVALID) == bool(context)
     return found, context.problems
 

@@ -18,34 +18,13 @@ import optax
 import pytest
 
 import declax as dx
+from exchanges import EXCHANGES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "parallel"))
 from recipes import RECIPES
 from train_parallel import Run, collectives, train, train_step, windows
 
 ROOT = Path(__file__).resolve().parents[2]
-
-EXCHANGES = {
-    # The gradients of the blocks; the other gradients, with the loss.
-    "data": {"all-reduce": 2},
-    # As before; the new values of six kernels and the table, and XLA moves tokens for the gradient of the table.
-    "zero1": {"all-gather": 8, "all-reduce": 2, "all-to-all": 1},
-    # Six kernels of a block and the table, forward and backward; the gradients.
-    "fsdp": {"all-gather": 14, "all-reduce": 2},
-    # After the attention and after the feed-forward network, forward and backward.
-    "tensor": {"all-reduce": 4},
-    # Those of both; XLA reduces the table apart, and permutes its rows.
-    "both": {"all-gather": 14, "all-reduce": 7, "collective-permute": 2},
-    # Keys and values and their gradients, the border of the labels; sums along each mesh axis.
-    "sequence": {"all-reduce": 4, "collective-permute": 5},
-    # Tokens and results, forward and backward; the other gradients.
-    "experts": {"all-reduce": 2, "all-to-all": 4},
-    # To the next stage and back; results to all stages, the gradient of the input, the other gradients.
-    "pipeline": {"all-reduce": 4, "collective-permute": 2},
-    # Those of fsdp in a slice; the shards of the gradients between slices.
-    "slices": {"all-gather": 14, "all-reduce": 6},
-}
-"""What devices exchange in a step of each recipe. The blocks are a loop, whose body counts once."""
 
 
 def run_of(name):

@@ -180,6 +180,25 @@ def test_fsdp_is_known_by_a_plan():
             dx.jit(lambda model, x: model(x), in_shardings=(shardings, None))(copied, BATCH)
 
 
+@pytest.mark.parametrize("engine", ["declax", "orbax"])
+def test_fsdp_is_known_of_loaded_models(tmp_path, engine):
+    """By a strategy and by a plan, of all items or of one; others are placed by hand."""
+    model = dx.Linear(WIDE, WIDE, rngs=dx.Rngs(0))
+    items = {"model": model, "optimizer": dx.Optimizer(model, dx.spec(optax.sgd, 0.1, momentum=0.9).build())}
+    dx.save(tmp_path / "saved", items, engine=engine)
+    for shardings in (dx.fsdp, dx.plan(items, MESH, dx.fsdp)):
+        loaded = dx.load(tmp_path / "saved", mesh=MESH, shardings=shardings, engine=engine)
+        with pytest.warns(ReplicationWarning, match=FSDP):
+            step_of()(loaded["model"], loaded["optimizer"], BATCH)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step_of()(loaded["model"], loaded["optimizer"], _split(MESH, "data"))
+    by_hand = dx.load(tmp_path / "saved", items=["model"], mesh=MESH, shardings=BY_HAND, engine=engine)["model"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forward()(by_hand, BATCH)
+
+
 def test_fsdp_under_set_mesh():
     """Where JAX puts a new batch whole on each device."""
     model, optimizer = make_run()

@@ -273,7 +273,7 @@ def _declare_plainly(owner: Any, name: str, value: Expression) -> None:
     if isinstance(value, Declaration) and value._pytree__name is None:
         setattr(owner, name, value._pytree__field)
         for other, default in list(vars(owner).items()):  # of which Python does not set the names
-            if default.__class__ in CONTAINERS and has_expression(default):
+            if other != _COMPUTED and default.__class__ in CONTAINERS and has_expression(default):
                 _declare_plainly(owner, other, Literal(default))
     elif name in inspect.get_annotations(owner):
         given = value._pytree__specified

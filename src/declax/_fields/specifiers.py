@@ -152,6 +152,8 @@ class _NotesOfArguments(_NotesOfAll, total=False):
     multiple_of: int | None
     check: Callable[[Any], object] | None
     allow_nan: bool
+    env: str | Sequence[str]
+    secret: bool
 
 
 class _NotesOfVariables(_NotesOfAll, total=False):
@@ -331,6 +333,8 @@ def _specify(status: Status | None, options: dict[str, Any]) -> Any:
             "ge, le, multiple_of and check test an argument of the constructor; init=False means that there is none",
             fix="def __post_init__(self): ...        # checks what the class sets",
         )
+    if notes.get("secret"):
+        options.setdefault("repr", False)
     return _field(Specifier(status, notes=notes), **{"metadata": None, **options})
 
 
@@ -417,6 +421,8 @@ def field(
     multiple_of: int | None = None,
     check: Callable[[Any], object] | None = None,
     allow_nan: bool = False,
+    env: str | Sequence[str] = (),
+    secret: bool = False,
     renamed_from: str | None = None,
     sharding: object = None,
     init: bool = True,
@@ -445,7 +451,8 @@ def field(**options: Any) -> Any:
       default: the field's default.
       default_factory: makes the field's default at each construction.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
-      sharding, help, choices, ge, le, multiple_of, check, allow_nan, renamed_from: as in `data`.
+      sharding, help, choices, ge, le, multiple_of, check, allow_nan, env, secret, renamed_from: as in
+        `data`.
 
     >>> import declax as dx
     >>> @dx.dataclass
@@ -493,6 +500,9 @@ def data(value: Any = MISSING, /, **options: Any) -> Any:
       check: a function of the value, which refuses it by raising a ValueError, or by returning a description of the
         problem or False. Constructors and configurations call it, except for None.
       allow_nan: configurations may give NaN and infinity, which they otherwise may not; constructors take both anyway.
+      env: variables of the environment that configurations may read here: ``{ "$env" = "DATA" }``.
+      secret: configurations read the value from a variable of `env` or from a file, ``{ "$file" = "token.txt" }``, and
+        show and record only where it is.
       renamed_from: the field's former name.
 
     >>> import declax as dx
@@ -525,8 +535,8 @@ def static(value: Any = MISSING, /, **options: Any) -> Any:
 
     Args:
       value: a value to tag, in an assignment to an attribute.
-      default, default_factory, help, choices, ge, le, multiple_of, check, allow_nan, renamed_from: as in
-        `data`.
+      default, default_factory, help, choices, ge, le, multiple_of, check, allow_nan, env, secret, renamed_from: as
+        in `data`.
       init, repr, hash, compare, metadata, kw_only: as in `dataclasses.field`.
 
     >>> import declax as dx

@@ -18,10 +18,9 @@ from declax._module.module import Module
 from declax._sharding.agreement import check_same_program
 from declax._sharding.by_leaf import run_by_leaf
 from declax._sharding.declared import Shardings, get_named_sharding, labels_of, shardings_of_leaves
-from declax._sharding.plan_entries import FSDP
+from declax._sharding.noting import note_fully_sharded
 from declax._sharding.plans import mesh_of_plan
 from declax._state.states import State
-from declax._variables.batch_axes import note_batch_axes
 from declax._variables.drawing import apart
 from declax._variables.placement import (
     AnyMesh,
@@ -32,7 +31,6 @@ from declax._variables.placement import (
     put,
     sharding_rules,
 )
-from declax._variables.variable import Variable
 from declax.transforms._engine.commit import write
 from declax.transforms._engine.prefixes import StateSharding
 from declax.transforms.abstract import eval_shape
@@ -119,7 +117,7 @@ def init_sharded(
 
     def noted(result: Any) -> Any:
         for labels in placing[:1]:
-            _note_batch_axes(result, labels)
+            note_fully_sharded(result, labels)
         return result
 
     mesh = mesh_of_plan(shardings) if mesh is None else mesh
@@ -190,16 +188,6 @@ def _place(result: Any, shardings: Shardings) -> StateSharding | None:
     places = shardings_of_leaves("init_sharded", binding.graphdef.definition, values, mesh, labels)
     write(binding, tuple(range(len(values))), jax.tree.map(_put, values, places))
     return labels
-
-
-def _note_batch_axes(made: Any, labels: StateSharding | None) -> None:
-    """Records, of the Variables that `fsdp` has split, along which axes it expects the batch."""
-    if labels is None or not labels.batch_axes:
-        return
-    binding, reasons = bind(made), labels.reasons or {}
-    for path, variable in zip(binding.graphdef.definition.paths, binding.cells, strict=True):
-        if reasons.get(path) == FSDP and isinstance(variable, Variable):
-            note_batch_axes(variable, labels.batch_axes)
 
 
 def _put(value: Any, sharding: jax.NamedSharding) -> Any:

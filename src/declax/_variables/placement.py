@@ -518,8 +518,9 @@ def _warn_without_mesh(where: str, value: Any, metadata: Metadata) -> None:
     """Warns once of rules that have no effect, since there are several devices and no mesh of them."""
     rules: Rules = sharding_rules._current.get()
     is_placed_here = metadata.axes is not None and metadata.get("eager_sharding", using_eager_sharding())
-    is_on_mesh = isinstance(getattr(value, "sharding", None), NamedSharding) or mesh_of(metadata) is not None
-    if not is_placed_here or is_on_mesh or _jax.current_trace() is not _jax.TOP:
+    if not is_placed_here or _jax.current_trace() is not _jax.TOP:
+        return
+    if isinstance(getattr(value, "sharding", None), NamedSharding) or mesh_of(metadata) is not None:
         return
     used = {name for name, _ in rules.pairs}.intersection(declared_names(metadata, where))
     text = "sharding_rules: there is no mesh"

@@ -16,6 +16,7 @@ from declax._graph.abstract import with_sharding
 from declax._graph.binding import bind
 from declax._graph.nodes import link_of
 from declax._sharding.declared import Shardings, labels_of, shardings_of_leaves
+from declax._sharding.noting import note_fully_sharded
 from declax._sharding.plans import of_item
 from declax._state.definition import StateDef
 from declax._state.states import State
@@ -34,6 +35,7 @@ from declax.checkpoint.structures import ARRAY, NUMPY, PLAIN, SCALAR
 from declax.checkpoint.upgrading import Read, upgraded_leaves
 from declax.checkpoint.values import Json, Problem
 from declax.errors import CheckpointError, CheckpointWarning, ShardingError
+from declax.transforms._engine.prefixes import StateSharding
 
 Maker = Callable[[Placeholder], Any]
 """Makes an item of its structure, with the leaves that a function gives."""
@@ -144,11 +146,12 @@ class Rebuilding:
         if draft is None and record.spec is not None:
             return of_spec(self._where, name, record, extra)
         if draft is None:
-            return _placed(self._tree(name, record), self._placing)
+            return _placed(self._tree(name, record), self._placing)[0]
         make = functools.partial(_of_structure, self._where, name, draft.structure, self._names, self._placing)
         item = item_of(self._where, name, make(self._placeholder(name)))
-        self.makers[name] = make
-        return _placed(item, self._placing)
+        item, labels = _placed(item, self._placing)
+        self.makers[name] = functools.partial(_noted, make, labels)
+        return item
 
     def _tree(self, name: str, record: ItemRecord) -> Item:
         """An item of the first format without a Spec: dicts, lists and tuples of arrays, or a State."""
@@ -189,6 +192,13 @@ def _of_structure(where: str, name: str, structure: Any, names: Names, placing: 
     if reader.problems:
         raise _unreadable(where, name, reader.problems, names)
     return value
+
+
+def _noted(make: Maker, labels: StateSharding | None, leaf: Placeholder) -> Any:
+    """What a function makes, of which compiled functions know whether `fsdp` has split it."""
+    made = make(leaf)
+    note_fully_sharded(made, labels)
+    return made
 
 
 @contextlib.contextmanager
@@ -251,15 +261,18 @@ def _warn_of_state(where: str, name: str) -> None:
 # --- placing ------------------------------------------------------------------------------
 
 
-def _placed(item: Item, placing: Placing) -> Item:
-    """The item whose shapes have the shardings that their Variables declare, or are on all devices of a mesh."""
+def _placed(item: Item, placing: Placing) -> tuple[Item, StateSharding | None]:
+    """The item whose shapes have the shardings that their Variables declare, or are on all devices of a mesh.
+
+    Also the labels that decided instead of the Variables.
+    """
     with (
         contextlib.nullcontext() if placing.mesh is None else jax.set_mesh(placing.mesh),
         contextlib.nullcontext() if placing.rules is None else sharding_rules(placing.rules),
     ):
         mesh = context_mesh()
         if not isinstance(mesh, jax.sharding.Mesh) or item.is_json:
-            return item
+            return item, None
         if item.is_graph:
             binding = bind(item.value, None)
             definition, values = binding.graphdef.definition, binding.read()
@@ -274,4 +287,4 @@ def _placed(item: Item, placing: Placing) -> Item:
         text = text_of(item.name, path)
         if isinstance(value, jax.ShapeDtypeStruct) and text in leaves:
             leaves[text] = leaves[text]._replace(value=with_sharding(value, place))
-    return replace(item, leaves=leaves)
+    return replace(item, leaves=leaves), labels

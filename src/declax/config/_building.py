@@ -17,6 +17,7 @@ from declax.config._reading.limits import CheckedReader
 from declax.config._reading.parameters import RNGS, Parameters, target_name
 from declax.config._reading.readers import INVALID, Context, Reader
 from declax.config._refs import Cursor, keeps_specs, keys_of, locate, reader_below, where
+from declax.config._supplied import value_of
 from declax.config.problems import Path, did_you_mean, path_text, shown
 from declax.errors import ConfigError, MissingRngsError, with_article
 from declax.training._transformation import Description, check_masks, describe_by, is_transformation
@@ -53,7 +54,7 @@ class SpecVisitor:
             if not isinstance(value, FrozenDict):
                 made = tuple(made.values()) if type(value) is tuple else list(made.values())
         else:
-            return set(value) if type(value) is FrozenSet else value
+            return set(value) if type(value) is FrozenSet else value_of(value)
         if not self.is_unmade:
             self.made[tuple(map(str, path))] = made
         self.is_unmade = outer

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import jax
@@ -35,6 +35,7 @@ from declax.config._reading.parameters import (
     plain_target,
     target_name,
 )
+from declax.config._supplied import Supplied
 from declax.config.problems import Path, did_you_mean, path_text
 from declax.errors import ConfigError, ConstructionError, DepthError, describe, type_name
 
@@ -157,6 +158,8 @@ class SpecData(Shared):
                 value = freezing.freeze(value, (name,))
             if not is_read and reader is not None:
                 value = freezing.freeze(reader.interpret(value), (name,))
+            if parameter is not None and "secret" in parameter.notes and not isinstance(value, (Supplied, NoneType)):
+                value = Supplied(None, value, is_secret=True)
             key = key_of(value)
             if parameter is None or key != _default_key(parameter, reader):
                 kept[name] = value

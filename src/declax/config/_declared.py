@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Declaration, computed_fields
 from declax._fields.overrides import DeclaredPart, expression_of
 from declax._typing import MISSING
-from declax.config._data import SpecData, freeze, thaw
+from declax.config._data import FrozenDict, FrozenList, SpecData, freeze, thaw
 from declax.config._reading.parameters import RNGS
+from declax.config._supplied import shown_value, value_of
+from declax.config.problems import Path
 
 _PLAIN: Final = ("builtins", "math", "operator", "_operator")
 """The modules whose functions are called; calls of other functions become specs."""
@@ -20,11 +23,11 @@ _PLAIN: Final = ("builtins", "math", "operator", "_operator")
 class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
-    def __init__(self, owner: SpecData) -> None:
+    def __init__(self, owner: SpecData, shown: Callable[[Any], Any] = shown_value) -> None:
         known = computed_fields(owner.target) or maker_of(owner.target).expressions
         self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
-        self._given = owner.full_arguments
+        self._given = {name: shown(value) for name, value in owner.full_arguments.items()}
         self._read: dict[str, Any] = {}
         self._open: set[str] = set()
 
@@ -38,6 +41,7 @@ class ClassBodyScope(Environment):
     def computed(self, name: str) -> Any:
         """The value of a name, of which nothing may remain an expression."""
         self._open.add(name)
+        self._given = {other: value_of(value) for other, value in self._given.items()}  # an object has its secrets
         try:
             return freeze(evaluate(thaw(self.parts[name], _overridden), self))
         except Exception as error:
@@ -77,6 +81,58 @@ def computed_arguments(spec: SpecData) -> dict[str, Any]:
         return {}
     names = [p.name for p in spec.parameters if p.name not in spec.arguments and has_expression(p.default)]
     return {name: ClassBodyScope(spec).computed(name) for name in names}
+
+
+def exact_arguments(spec: SpecData) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that the object of a spec is made of: what the spec says with plain defaults, and what the class computes.
+
+    The second has defaults that are expressions, and the parts of the class body, but no Variables and no parts that
+    methods make. An expression remains where only an instance has its value.
+    """
+    if isinstance(spec.target, DeclaredPart):
+        return dict(spec.arguments), {}
+    scope = ClassBodyScope(spec, lambda value: value)  # what follows a supplied value remains an expression
+    said = {name: value for name, value in spec.full_arguments.items() if not _is_computed(value)}
+    made = {name: scope.read(name) for name in scope.parts if name not in said and name != RNGS}
+    return said, {name: value for name, value in made.items() if not isinstance(value, Declaration)}
+
+
+class Part(NamedTuple):
+    """A part of a spec, also one that a class body declares.
+
+    Attributes:
+      path: in a configuration; the parts that `repeat` makes have the path of their list, where one table is for all.
+      spec: with its arguments evaluated.
+    """
+
+    path: Path
+    spec: SpecData
+
+
+def parts_of(value: Any, path: Path = (), *, is_made: bool = False) -> Iterator[Part]:
+    """A spec and the parts in it, the outer ones first."""
+    if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+        yield Part(path, value)
+        said, made = exact_arguments(value)
+        for name, item in said.items():
+            yield from parts_of(item, (*path, name))
+        for name, item in made.items():
+            is_list = type(value.arguments.get(name)) is FrozenList
+            yield from parts_of(item, (*path, name), is_made=not is_list)
+    elif type(value) in (tuple, FrozenList) and is_made and value and all(item == value[0] for item in value):
+        yield from parts_of(value[0], path)
+    elif type(value) in (tuple, FrozenList, FrozenDict):
+        for key, item in value.items() if isinstance(value, FrozenDict) else enumerate(value):
+            yield from parts_of(item, (*path, key))
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether a class body computes a value: an expression, or a declared part, also in a list or dict."""
+    if isinstance(value, SpecData):
+        return isinstance(value.target, DeclaredPart)
+    if type(value) in (tuple, FrozenList, FrozenDict):
+        return any(map(_is_computed, value.values() if isinstance(value, FrozenDict) else value))
+    return isinstance(value, Term)
 
 
 def _overridden(value: Any) -> Any:

@@ -28,9 +28,11 @@ from declax._fields.overrides import DeclaredPart
 from declax._fields.sources import Writer, call_text, declared_text
 from declax._fields.specifiers import SubmoduleRecipe
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, positions
-from declax.config._declared import ClassBodyScope
+from declax.config._declared import ClassBodyScope, exact_arguments
 from declax.config._reading.parameters import is_dtype, target_name
+from declax.config._reading.part_readers import version_of
 from declax.config._refs import keys_of, where
+from declax.config._supplied import Supplied
 from declax.config.problems import Path
 from declax.config.registry import ACTIVATIONS, name_in
 from declax.errors import ConfigError, describe
@@ -58,6 +60,8 @@ class SpecWriter(Writer):
         """A spec, or a value that is no container."""
         if isinstance(value, SpecData):
             return self._spec(value)
+        if isinstance(value, Supplied):
+            return self.supplied(value)
         if isinstance(value, float) and not math.isfinite(value):
             return f"float({str(value)!r})"
         if is_dtype(value):
@@ -80,6 +84,10 @@ class SpecWriter(Writer):
         if isinstance(value, tuple):  # a named tuple
             return self._made_by(self.named(type(value)), value)
         return self.named(value)
+
+    def supplied(self, value: Supplied) -> str:
+        """A value of the environment; of a secret, where it is."""
+        return repr(value) if value.is_secret else self(value.value)
 
     def named(self, value: Any) -> str:
         """A class or function."""
@@ -153,8 +161,20 @@ class _UnnamedError(Exception):
     """No code makes a value."""
 
 
-class _FullNames(SpecWriter):
-    """Writes classes and functions with their modules."""
+class _Exact(SpecWriter):
+    """Writes all that an object is made of, with the modules of classes and functions."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._known: dict[SpecData, str] = {}  # equal blocks of a model are written once
+
+    def name(self, value: Any) -> str | None:
+        """An expression as its class declares it, with the names in it."""
+        return f"{value._pytree__owner}.{declared_text(value)}" if isinstance(value, Term) else None
+
+    def supplied(self, value: Supplied) -> str:
+        """Where a value is, which may be another one on each machine."""
+        return f"supplied({self(value.table)})"
 
     def named(self, value: Any) -> str:
         """The name by which another process finds a class or function."""
@@ -163,18 +183,38 @@ class _FullNames(SpecWriter):
             raise _UnnamedError(value)
         return found
 
+    def _spec(self, spec: SpecData) -> str:
+        if isinstance(spec.target, DeclaredPart):
+            return super()._spec(spec)
+        if spec not in self._known:
+            self._known[spec] = self._call(spec)
+        return self._known[spec]
 
-_full_text: Final = _FullNames(None)
+    def _call(self, spec: SpecData) -> str:
+        said, made = exact_arguments(spec)
+        texts = {n: self(v) if n in spec.arguments else self._default(v) for n, v in said.items()}
+        texts |= {name: self._default(value) for name, value in made.items()}
+        version = version_of(spec.target)
+        head = (self(spec.target),) if version == 1 else (self(spec.target), f"version {version}")
+        return call_text("spec", head, dict(sorted(texts.items())))
+
+    def _default(self, value: Any) -> str:
+        """A value that the class supplies; one without a name, such as a lambda, is left to the class."""
+        try:
+            return self(value)
+        except _UnnamedError:
+            return "..."
 
 
 def canonical_text(spec: SpecData) -> str:
-    """One text for all equal specs, in all processes: code with full names.
+    """One text for all specs that build the same, in all processes: ASCII code with full names and all values.
 
     >>> canonical_text(SpecData(sorted, {"iterable": (1, 2.0)}))
-    'spec(builtins:sorted, (1, 2.0))'
+    'spec(builtins:sorted, iterable=(1, 2.0), key=None, reverse=False)'
     """
     try:
-        return _full_text(spec)
+        # Which characters `repr` escapes depends on the version of Unicode; their escapes are the same.
+        return _Exact()(spec).encode("ascii", "backslashreplace").decode()
     except _UnnamedError as error:
         raise ConfigError(
             where(spec, _place_of_unnamed(spec)),
@@ -190,16 +230,21 @@ def _place_of_unnamed(value: Any, path: Path = ()) -> Path:
     items = value.arguments if isinstance(value, SpecData) else value
     for key in keys_of(value):
         try:
-            _full_text(items[key])
+            _Exact()(items[key])
         except _UnnamedError:
             return _place_of_unnamed(items[key], (*path, key))
     return path
 
 
+_LIBRARIES: Final = frozenset({"declax", "jax", "jaxlib", "numpy", "optax"})
+"""Libraries whose names do not depend on the module in which they are defined, which changes."""
+
+
 def importable_name(obj: Any) -> str | None:
     """``module:qualname`` of a class or function; None for a value without a name, such as a lambda.
 
-    A class in a function has a name, though no import reaches it. The main script has its name as a module.
+    Of the module, the last name counts, which is the same for ``models/nets.py`` and ``models.nets``; of a library,
+    the first. A class in a function has a name, though no import reaches it.
 
     >>> importable_name(dict), importable_name(lambda x: x)
     ('builtins:dict', None)
@@ -213,10 +258,14 @@ def importable_name(obj: Any) -> str | None:
     # each access to a class method creates another object
     is_found = found is obj or (isinstance(obj, MethodType) and bool(found == obj))
     is_local_class = isinstance(obj, type) and "<lambda>" not in name
-    return f"{_importable(module)}:{name}" if is_found or is_local_class else None
+    if not (is_found or is_local_class):
+        return None
+    names = _importable(module).split(".")
+    return f"{names[0] if names[0] in _LIBRARIES else names[-1]}:{name}"
 
 
 def _importable(module: str) -> str:
+    """The name of a module; the main script has that of its file."""
     if module != "__main__":
         return module
     main = sys.modules["__main__"]

@@ -9,6 +9,7 @@ from declax._fields.overrides import DeclaredPart
 from declax.config._data import MAX_DEPTH, FrozenDict, FrozenList, Ref, SpecData, key_like
 from declax.config._declared import ClassBodyScope
 from declax.config._reading.readers import Reader, WrappingReader
+from declax.config._supplied import shown_value
 from declax.config.problems import EACH, Path, did_you_mean, path_text, shown, steps_of
 from declax.errors import ConfigError, describe
 
@@ -157,7 +158,8 @@ def get(spec: SpecData, text: str) -> Any:
             cursor = cursor._replace(value=ClassBodyScope(owner).value(cursor.value))
         if isinstance(cursor.value, SpecData) and keeps_specs(cursor.reader):
             start = len(cursor.path)
-    return moved_out(cursor.value, cursor.path[start:]) if isinstance(cursor.value, SpecData) else cursor.value
+    value = shown_value(cursor.value)
+    return moved_out(value, cursor.path[start:]) if isinstance(value, SpecData) else value
 
 
 def _child(root: SpecData, cursor: Cursor, key: str) -> Cursor:
@@ -177,13 +179,19 @@ def _child(root: SpecData, cursor: Cursor, key: str) -> Cursor:
 def replace(spec: S, changes: Mapping[str, object]) -> S:
     found = spec
     for text, value in changes.items():
-        found = _replaced(spec, Cursor((), found, None), parse_path(text), value)
+        found = changed(found, parse_path(text), lambda cursor, value=value: value)  # type: ignore[misc]  # mypy has no type for its default
     return found
 
 
-def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object) -> Any:
+def changed(spec: S, keys: tuple[str, ...], change: Callable[[Cursor], object]) -> S:
+    """A copy of a spec with the results of a function in the place of the values at a path."""
+    found: S = _replaced(spec, Cursor((), spec, None), keys, change)
+    return found
+
+
+def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], change: Callable[[Cursor], object]) -> Any:
     if not keys:
-        return moved_in(new, cursor.reader, cursor.path)
+        return moved_in(change(cursor), cursor.reader, cursor.path)
     value = cursor.value
     key, *rest = keys
     if key == EACH and isinstance(value, (tuple, FrozenList, FrozenDict)):
@@ -196,7 +204,8 @@ def _replaced(root: SpecData, cursor: Cursor, keys: tuple[str, ...], new: object
         if isinstance(value, SpecData)
         else isinstance(value, FrozenDict) and key_like(value, key) is None
     ):
-        steps = [Cursor((*cursor.path, key), None, reader_below(value, cursor.reader, key))]
+        held = child(cursor, key, has_defaults=True)
+        steps = [held or Cursor((*cursor.path, key), None, reader_below(value, cursor.reader, key))]
     else:
         steps = [_child(root, cursor, key)]
-    return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), new) for step in steps})
+    return with_items(value, {step.path[-1]: _replaced(root, step, (*rest,), change) for step in steps})

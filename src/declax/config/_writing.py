@@ -1,4 +1,4 @@
-"""Converts specs to plain data: minimal, or full with defaults and versions."""
+"""Converts specs to plain data: what they say, or the exact record with all values and versions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from declax._fields.overrides import DeclaredPart
 from declax.config import registry
 from declax.config._building import checked_refs
-from declax.config._data import FrozenSet, Ref, SpecData, freeze, key_of
+from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of, thaw
+from declax.config._declared import exact_arguments
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.parameters import called, target_name
@@ -25,7 +27,8 @@ from declax.config._reading.part_readers import (
     version_of,
 )
 from declax.config._reading.readers import TUPLE, Context, DtypeReader, Reader, entries, is_list
-from declax.config._refs import where
+from declax.config._refs import keys_of, where, with_items
+from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
 from declax.errors import ConfigError, describe, shortened, type_name
@@ -35,35 +38,40 @@ from declax.training._transformation import is_transformation
 _ATOMS: Final = (type(None), bool, int, float, str)
 
 
-def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = (), has_null: bool = True) -> dict[str, Any]:
+def plain_data(spec: SpecData, *, full: bool, extra: Iterable[Any] = ()) -> dict[str, Any]:
     catalog = catalog_for(tuple(extra))
-    data = DataWriter(catalog, target_name(spec.target), is_full=full, has_null=has_null).table(spec, None, ())
-    null = None if has_null else _null_in(data, ())
-    if null is not None:
-        raise ConfigError(
-            path_text(null),
-            "TOML has no null, but the value is None and the default is not",
-            fix="write the configuration as JSON or YAML",
-        )
-    _check_read_back(spec, data, catalog)
-    return data
+    writer = DataWriter(catalog, target_name(spec.target), is_full=full)
+    data = writer.table(spec, None, ())
+    _check_read_back(_with_values(spec), data, catalog)
+    for path, table in writer.supplied.items():
+        _put(data, path, table)
+    computed = computed_data(spec, catalog) if full else {}
+    return {**data, COMPUTED: computed} if computed else data
 
 
-def _null_in(data: Any, path: Path) -> Path | None:
-    """The path of the first null in plain data."""
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    found = (_null_in(item, (*path, key)) for key, item in items)
-    return path if data is None else next((null for null in found if null is not None), None)
+def _with_values(value: Any) -> Any:
+    """A spec with the values of supplied ones."""
+    if isinstance(value, (SpecData, tuple, FrozenList, FrozenDict)):
+        items = value.arguments if isinstance(value, SpecData) else value
+        found = {key: _with_values(items[key]) for key in keys_of(value)}
+        return value if all(found[key] is items[key] for key in found) else with_items(value, found)
+    return value_of(value)
+
+
+def _put(data: Any, path: Path, value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
 
 
 class DataWriter:
     """Writes values as data, the inverse of the readers; `plain_data` reads the result again to verify it."""
 
-    def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False, has_null: bool = True) -> None:
+    def __init__(self, catalog: Catalog, root: str, *, is_full: bool = False) -> None:
         self.catalog = catalog
         self.root = root
         self.is_full = is_full
-        self.has_null = has_null
+        self.supplied: dict[Path, Any] = {}
 
     def table(self, spec: SpecData, reader: Reader | None, path: Path) -> dict[str, Any]:
         """The table of one spec, its tag first."""
@@ -77,11 +85,11 @@ class DataWriter:
         if made and (self.is_full or version > 1):
             made[VERSION] = version
         given = spec.arguments
-        for name, value in (spec.full_arguments if self.is_full else given).items():
+        for name, value in ({**given, **exact_arguments(spec)[0]} if self.is_full else given).items():
             inner = call.reader_of(name) or self.catalog.anything
             if name in given:
                 made[name] = self.value(value, inner, (*path, name))
-            elif name not in call.refusals and (value is not None or self.has_null):
+            elif name not in call.refusals:
                 with contextlib.suppress(ConfigError):  # data has no name for some defaults
                     data = self.value(value, inner, (*path, name))
                     if inner.reads_as(data, value):
@@ -94,6 +102,8 @@ class DataWriter:
             return {REF: value.path}
         if type(value) in _ATOMS:
             return value
+        if isinstance(value, Supplied):
+            return self._supplied(value, reader, path)
         reader = reader.member_for(value)
         if isinstance(value, SpecData):
             return self.table(value, reader, path)
@@ -112,6 +122,18 @@ class DataWriter:
         if name is None:
             raise self._unnamed(value, reader, path)
         return name
+
+    def _supplied(self, value: Supplied, reader: Reader, path: Path) -> Any:
+        """The table that names a value; until the data was read back, the value."""
+        if value.table is None:
+            raise ConfigError(
+                f"{self.root}.{path_text(path)}",
+                "a secret that was given in Python cannot be written",
+                why="configurations and records say where a secret is, and never the secret",
+                fix='{ "$env" = "NAME" }, or { "$file" = "token.txt" }, in the configuration',
+            )
+        self.supplied[path] = thaw(value.table)
+        return self.value(value.value, reader, path)
 
     def _below(self, holder: Any, key: Any, item: Any, reader: Reader, path: Path) -> Any:
         return self.value(item, reader.below(holder, key) or self.catalog.anything, (*path, key))
@@ -149,7 +171,7 @@ class DataWriter:
         found = {}
         for name, setting in value.arguments.items():
             default = call.parameters.by_name[name].default
-            if not _is_default(setting, default) or (self.is_full and (setting is not None or self.has_null)):
+            if self.is_full or not _is_default(setting, default):
                 found[name] = self.value(freeze(setting), call.readers[name], (*path, name))
         return {KIND: value.name, **found} if found else value.name
 
@@ -175,6 +197,79 @@ def _order(item: Any) -> tuple[str, Any]:
     """The sort key of the items of a set, so that equal sets are written alike."""
     is_ordered = type(item) in (bool, int, float, str)
     return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
+
+
+# --- what class bodies compute ------------------------------------------------------
+
+COMPUTED: Final = "$computed"
+"""The key at the root of an exact record whose table has what class bodies compute, by JSON pointers."""
+
+LENGTH: Final = "$length"
+"""The last step of the pointer to the number of parts that `repeat` makes."""
+
+
+def computed_data(spec: SpecData, catalog: Catalog) -> dict[str, Any]:
+    """The values that class bodies compute for a spec, by pointers; those without a name in data are left out.
+
+    Equal parts in a list, which `repeat` makes, have one entry, since one table overrides them.
+    """
+    found = _Computed(catalog)
+    found.enter(spec, ())
+    return found.data
+
+
+class _Computed:
+    """Collects computed values. What the spec says itself is in its tables."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.data: dict[str, Any] = {}
+        self._writer = DataWriter(catalog, "")
+
+    def enter(self, value: Any, path: Path) -> None:
+        """Collects below a value that a table says."""
+        if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+            said, made = exact_arguments(value)
+            call = self.catalog.call(value.target)
+            for name, item in said.items():
+                self.enter(item, (*path, name))
+            for name, item in made.items():
+                self._add(item, call.reader_of(name), (*path, name), value.arguments.get(name))
+        for key in () if isinstance(value, SpecData) else keys_of(value):
+            self.enter(value[key], (*path, key))
+
+    def _add(self, value: Any, reader: Reader | None, path: Path, said: Any) -> None:
+        """Adds a value that a class body computes, but for the arguments that an override says."""
+        if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+            call = self.catalog.call(value.target)
+            overrides = said.arguments if isinstance(said, SpecData) else {}
+            for name, item in (pair for some in exact_arguments(value) for pair in some.items()):
+                if name not in overrides or _is_override(overrides[name]):
+                    self._add(item, call.reader_of(name), (*path, name), overrides.get(name))
+        elif _has_specs(value):
+            self._add_items(value, reader, path, said)
+        else:
+            with contextlib.suppress(ConfigError):
+                self.data[Ref.to(path).path] = self._writer.value(value, reader or self.catalog.anything, path)
+
+    def _add_items(self, value: Any, reader: Reader | None, path: Path, said: Any) -> None:
+        items = [(key, value[key]) for key in keys_of(value)]
+        is_repeated = not isinstance(value, Mapping) and all(item == items[0][1] for _, item in items)
+        if is_repeated and type(said) is not FrozenList:
+            self.data[Ref.to((*path, LENGTH)).path] = len(items)
+            self._add(items[0][1], None, path, said)
+            return
+        for key, item in items:
+            self._add(item, None, (*path, key), said[key] if type(said) in (FrozenList, FrozenDict) else None)
+
+
+def _is_override(value: Any) -> bool:
+    return isinstance(value, SpecData) and isinstance(value.target, DeclaredPart)
+
+
+def _has_specs(value: Any) -> bool:
+    is_open = type(value) in (tuple, FrozenList, FrozenDict)
+    return is_open and any(isinstance(value[key], SpecData) or _has_specs(value[key]) for key in keys_of(value))
 
 
 # --- verifying the written data ---------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
@@ -14,7 +15,6 @@ import numpy as np
 from declax._classes.construction import LOST_RECORD, call_now, is_recorded, refuse_loss
 from declax._classes.pytree import Pytree
 from declax._classes.records import record_of, refuse_own_init
-from declax._fields.annotations import annotation_text
 from declax._fields.call import call_of
 from declax._fields.class_info import maker_of
 from declax._fields.overrides import override_of
@@ -25,16 +25,18 @@ from declax._module.containers import Dict, List
 from declax._random.streams import Rngs
 from declax._typing import MISSING
 from declax._variables.variable import Variable
-from declax.config._building import Builder, checked_refs
+from declax.config._building import Builder
 from declax.config._conforming import changes_of, models_in
 from declax.config._data import MAX_DEPTH, Ref, SpecData
 from declax.config._files.documents import Document, noting_place
-from declax.config._files.formatting import format_json, format_toml, format_yaml
-from declax.config._files.reading import FORMATS, read_document
+from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
-from declax.config._reading.parameters import RNGS, Parameters, parameters_of, target_name
+from declax.config._reading.parameters import RNGS, Parameters, parameters_of
 from declax.config._reading.part_readers import choices_at
-from declax.config._reading.readers import Context, Reader
+from declax.config._reading.readers import Reader
+from declax.config._sources.composing import Configuration
+from declax.config._sources.loading import Loading, name_of
+from declax.config._sources.words import expand, is_word, parse_word
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
@@ -50,17 +52,43 @@ Source: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Document
 
 @overload
 def spec_from_config(
-    cls: Callable[..., M], source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False
+    cls: Callable[..., M],
+    /,
+    *sources: Source,
+    words: Sequence[str] = (),
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    migrate: bool = False,
 ) -> Spec[M]: ...
 @overload
-def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]: ...
-def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), migrate: bool = False) -> Spec[Any]:
+def spec_from_config(
+    cls: Any,
+    /,
+    *sources: Source,
+    words: Sequence[str] = (),
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    migrate: bool = False,
+) -> Spec[Any]: ...
+def spec_from_config(
+    cls: Any,
+    /,
+    *sources: Source,
+    words: Sequence[str] = (),
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    migrate: bool = False,
+) -> Spec[Any]:
     """Reads a configuration into a spec, which is checked but not built.
 
     Args:
       cls: the class to describe, or a union or a function.
-      source: plain data, or the path of a TOML, JSON or YAML file.
+      *sources: plain data, or paths of TOML, JSON or YAML files. Later ones win: tables are merged by key, and lists
+        are replaced. A text such as ``"model.dim=4"`` is a word.
+      words: changes of values, as on a command line: ``model.dim=4``, ``blocks+={kind="Mlp"}``, ``~schedule``,
+        ``**.FeedForward.hidden=128``. They come after all files.
       extra: classes that data may choose by name where an annotation names one of their bases.
+      env: variables of the environment that data may name.
       migrate: accept old names and versions (``renamed_from``, ``config_version``) and update them.
 
     Returns:
@@ -73,35 +101,64 @@ def spec_from_config(cls: Any, source: Source, /, *, extra: Iterable[Any] = (), 
     >>> import declax as dx
     >>> dx.spec_from_config(dx.Linear, {"in_features": 2, "out_features": 3}) == dx.spec(dx.Linear, 2, 3)
     True
+    >>> dx.spec_from_config(dx.Linear, {"in_features": 2}, {"out_features": 3}, "in_features=4")
+    spec(Linear, in_features=4, out_features=3)
     """
-    document = read_source(source)
-    context = Context(migrate=migrate)
-    context.extend(document.problems)
-    found = structure(cls, document.data, context, extra)
-    where = document.name or _name_of(cls)
-    if context:
-        raise context.error(where, document.place_of)
+    return _loaded(cls, sources, words, Loading(cls, extra=extra, migrate=migrate, env=env))[0]
+
+
+def _loaded(
+    cls: Any, sources: Sequence[Source], words: Sequence[str], loading: Loading
+) -> tuple[Spec[Any], Configuration]:
+    documents = [read_source(source) for source in sources if not _is_word(source)]
+    changes = [parse_word(word) for word in (*(source for source in sources if _is_word(source)), *words)]
+    runs = list(itertools.islice(expand(changes), 2))
+    if len(runs) > 1:
+        swept = next(word for word in changes if len(word.values) > 1)
+        problem = "a word has several values, which are several runs"
+        raise ConfigError(swept.text, problem, fix="one value, or dx.cli(..., sweep=True)")
+    found, configuration = loading.run(documents, runs[0])
     if not isinstance(found, Spec):
-        raise ConfigError(where, "the configuration describes no object", expected=_name_of(cls), got=describe(found))
-    return found
+        where = configuration.name or name_of(cls)
+        raise ConfigError(where, "the configuration describes no object", expected=name_of(cls), got=describe(found))
+    return found, configuration
+
+
+def _is_word(source: object) -> bool:
+    return isinstance(source, str) and is_word(source)
 
 
 @overload
 def from_config(
     cls: Callable[..., M],
-    source: Source,
     /,
-    *,
+    *sources: Source,
+    words: Sequence[str] = (),
     rngs: Rngs | None = None,
     extra: Iterable[Any] = (),
+    env: Collection[str] = (),
     migrate: bool = False,
 ) -> M: ...
 @overload
 def from_config(
-    cls: Any, source: Source, /, *, rngs: Rngs | None = None, extra: Iterable[Any] = (), migrate: bool = False
+    cls: Any,
+    /,
+    *sources: Source,
+    words: Sequence[str] = (),
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    migrate: bool = False,
 ) -> Any: ...
 def from_config(
-    cls: Any, source: Source, /, *, rngs: Rngs | None = None, extra: Iterable[Any] = (), migrate: bool = False
+    cls: Any,
+    /,
+    *sources: Source,
+    words: Sequence[str] = (),
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    migrate: bool = False,
 ) -> Any:
     """Builds the object that a configuration describes.
 
@@ -110,7 +167,7 @@ def from_config(
     with the place of its arguments in the file.
 
     Args:
-      cls, source, extra, migrate: as in `spec_from_config`.
+      cls, sources, words, extra, env, migrate: as in `spec_from_config`.
       rngs: passed to every part that takes `rngs`.
 
     Returns:
@@ -125,17 +182,10 @@ def from_config(
     >>> layer.kernel.shape, layer.bias
     ((2, 3), None)
     """
-    document = read_source(source)
-    spec = spec_from_config(cls, document, extra=extra, migrate=migrate)
+    spec, configuration = _loaded(cls, sources, words, Loading(cls, extra=extra, migrate=migrate, env=env))
     fix = f"dx.from_config({spec.parameters.name}, ..., rngs=dx.Rngs(0))"
-    with noting_place(document):
+    with noting_place(configuration):
         return Builder(spec, rngs, fix).run()  # without Spec.check: the readers have checked each value
-
-
-def structure(annotation: Any, data: object, context: Context, extra: Iterable[Any] = ()) -> Any:
-    """The value of plain data for an annotation; INVALID if the report of the context has problems."""
-    context.catalog = catalog_for(tuple(extra))
-    return checked_refs(context.catalog.root_reader(annotation).read(data, (), context), context)
 
 
 def read_source(source: Source) -> Document:
@@ -161,7 +211,8 @@ def to_config(x: Any, /, *, full: bool = False, extra: Iterable[Any] = ()) -> di
     Args:
       x: a `Spec`, or an object that `spec_of` can describe. An object in two places is written once; the other places
         refer to it, so tied weights stay tied.
-      full: also write defaults, and the version of each class.
+      full: write the exact record: also defaults, the version of each class, and under ``$computed`` what class
+        bodies compute, so that the same model is built after any of these has changed in the code.
       extra: as in `from_config`.
 
     Returns:
@@ -184,12 +235,11 @@ def write_config(path: str | os.PathLike[str], x: Any, /, *, full: bool = False,
     Args:
       path: the file. Its suffix selects the format: ``.toml``, ``.json``, ``.yaml`` or ``.yml``.
       x: as in `to_config`.
-      full: also write defaults, and the version of each class.
+      full: write the exact record; see `to_config`.
       extra: as in `from_config`.
 
     Raises:
-      ConfigError: the suffix is unknown, data has no name for a value, or the format cannot represent it (TOML has no
-        null).
+      ConfigError: the suffix is unknown, or data has no name for a value.
       MissingExtraError: the format is YAML, and PyYAML is not installed.
 
     >>> import pathlib, declax as dx
@@ -214,20 +264,10 @@ def config_text(x: Any, suffix: str, /, *, full: bool = False, extra: Iterable[A
     """The text of a configuration file; see `write_config`."""
     spec = x if isinstance(x, SpecData) else spec_of(x)
     chosen = suffix.lower()
-    write = _WRITERS.get(chosen)
-    if write is None:
+    if chosen not in FORMATS:
         problem, hint = "unknown suffix of a configuration file", did_you_mean(chosen, FORMATS)
         raise ConfigError("config_text", problem, expected=", ".join(FORMATS), got=suffix, fix=hint)
-    return write(plain_data(spec, full=full, extra=extra, has_null=chosen != ".toml"))
-
-
-_WRITERS: Final = {".toml": format_toml, ".json": format_json, ".yaml": format_yaml, ".yml": format_yaml}
-
-
-def _name_of(cls: Any) -> str:
-    if isinstance(cls, type) or hasattr(cls, "__name__"):
-        return target_name(cls)
-    return annotation_text(cls) or "the configuration"
+    return FORMATS[chosen].write(plain_data(spec, full=full, extra=extra))
 
 
 # --- from a model to a spec --------------------------------------------------------

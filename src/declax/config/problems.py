@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from declax.errors import ConfigError, labelled, suggest
@@ -81,6 +81,12 @@ class Problem:
         """The path of the wrong text: for a reference, its key ``$ref``."""
         return (*self.path, REF) if self.code.startswith("ref") else self.path
 
+    def is_of(self, broken: Collection[Path]) -> bool:
+        """Whether it only repeats that a value of the file could not be read."""
+        if self.place is not NOWHERE or self.code == "unknown-key":
+            return False
+        return self.written in broken or (self.code == "missing-kind" and (*self.path, KIND) in broken)
+
     def __str__(self) -> str:
         place = str(self.place)
         head = f"  {place} {path_text(self.path)}" if place else f"  {path_text(self.path)}"
@@ -132,6 +138,12 @@ class Report:
         """Adds the problems of another report, also those that it only counted."""
         self.extend(other.problems)
         self.count += other.count - len(other.problems)
+
+    def leave_out(self, broken: Collection[Path]) -> None:
+        """Removes the problems of values that could not be read, for which the report has a problem already."""
+        kept = [problem for problem in self.problems if not problem.is_of(broken)]
+        self.count -= len(self.problems) - len(kept)
+        self.problems = kept
 
     def error(self, where: str, place_of: Callable[[Path], Place] | None = None) -> ConfigError:
         """The error that lists all problems, in the order of the file."""

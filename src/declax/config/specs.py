@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from declax._displays.summarizing import Row, Summary
 from declax._displays.summarizing import summary as summary_of
@@ -14,6 +14,7 @@ from declax._text.arrays import bytes_text, shapes_text
 from declax._typing import Replacing
 from declax._variables.placement import AnyMesh
 from declax.config._building import Builder, check
+from declax.config._changing import Selection, with_word
 from declax.config._checkers import Explicit, Function, Unchecked
 from declax.config._conforming import models_in
 from declax.config._data import Ref as Ref
@@ -110,11 +111,12 @@ class Spec(SpecData, Replacing, Generic[M_co]):
         """
         check(self)
 
-    def replace(self, changes: Mapping[str, object] | None = None, /, **named: object) -> Spec[M_co]:
+    def replace(self, /, *changes: Mapping[str, object] | str | None, **named: object) -> Spec[M_co]:
         """A copy of the spec with other values at some paths.
 
         Args:
-          changes: values by path, such as ``blocks.0.hidden``; ``*`` selects each element.
+          *changes: values by path, such as ``{"blocks.0.hidden": 3}``, where ``*`` selects each element; or words as on
+            a command line: ``blocks.0.hidden=3``, ``blocks.2+={kind="Mlp"}``, ``~blocks.1``, ``**.Mlp.hidden=3``.
           **named: values of arguments of the spec itself.
 
         Raises:
@@ -124,11 +126,29 @@ class Spec(SpecData, Replacing, Generic[M_co]):
         >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.spec(dx.Linear, 4, 5))
         >>> model.replace({"layers.*.use_bias": False})["layers.1"]
         spec(Linear, in_features=4, out_features=5, use_bias=False)
+        >>> len(model.replace("layers+={kind='Dropout', rate=0.1}")["layers"])
+        3
         """
-        return replace(self, {**(changes or {}), **named})
+        found = self
+        for change in changes:
+            found = with_word(found, change) if isinstance(change, str) else replace(found, change or {})
+        return replace(found, named)
+
+    def select(self, cls: type) -> Selection[Self]:
+        """The parts that are of a class or of its subclasses, to read them or to change all.
+
+        >>> import declax as dx
+        >>> model = dx.spec(dx.Sequential, dx.spec(dx.Linear, 3, 4), dx.spec(dx.Linear, 4, 5))
+        >>> model.select(dx.Linear).replace(use_bias=False)["layers.1"]
+        spec(Linear, in_features=4, out_features=5, use_bias=False)
+        """
+        return Selection(self, cls)
 
     def fingerprint(self) -> str:
-        """A hash of the spec that is equal in every process and on every machine.
+        """A hash of what the spec builds: all arguments, defaults and values that class bodies compute.
+
+        It is equal in every process, on every machine and Python, and for each way of importing a module. It changes
+        if a default of the code or the version of a class does, so that equal fingerprints mean equal models.
 
         Returns:
           64 hexadecimal digits.
@@ -138,9 +158,9 @@ class Spec(SpecData, Replacing, Generic[M_co]):
 
         >>> import declax as dx
         >>> dx.spec(dx.Linear, 3, 4).fingerprint()[:8]
-        'd9a9cf6a'
+        'bd93dbf8'
         """
-        return hashlib.sha256(canonical_text(self).encode(errors="surrogatepass")).hexdigest()
+        return hashlib.sha256(canonical_text(self).encode()).hexdigest()
 
     def summary(
         self,

@@ -7,8 +7,8 @@ import itertools
 import sys
 from collections.abc import Sequence
 
+from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.output import Output, usage_error, write
-from declax.config._cli.overrides import load_target, read_words
 from declax.config._cli.parsing import completion_script, declax_parser
 
 
@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             files.check_files(options.words, output, strict=options.strict)
             return output.status
         words = read_words(options.words, takes_part=options.command in ("show", "summary", "plan", "build"))
+        if options.command == "schema" and (words.files or words.changes):
+            found = ", ".join([*words.files, *(word.text for word in words.changes)])
+            raise usage_error("schema takes a class only", got=found, fix=f"declax schema {words.target}")
         if words.target is None:
             raise usage_error("the class is missing", fix=f"declax {options.command} module:Class, such as models:Net")
         commands = importlib.import_module("declax.config._cli.with_class")  # loads JAX

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import IO, Any, Final, cast
 
 from declax import errors
-from declax.config._files.formatting import format_json
+from declax.config._files.json_format import format_json
 
 WRONG: Final = 1  # the exit status of a wrong configuration
 USAGE: Final = 2  # the exit status of a wrong command line

@@ -8,11 +8,14 @@ from typing import Any, Final, NoReturn
 
 from declax._version import __version__
 from declax.config._cli.output import usage_error, write
-from declax.config._files.reading import FORMATS
+from declax.config._files.formats import SUFFIXES
 
+LANGUAGES: Final = ("toml", "json", "yaml")
 SHELLS: Final = ("bash", "zsh")
-_FILES: Final = ", ".join(FORMATS)
-_WORDS: Final = f"module:Class, a file ({_FILES}), and overrides such as blocks.0.hidden=128 or blocks[*].rate=0"
+_FILES: Final = ", ".join(SUFFIXES)
+_WORDS: Final = (
+    f"module:Class, files ({_FILES}; later ones win), and words such as blocks.0.hidden=128 or blocks[*].rate=0"
+)
 _PART: Final = f"{_WORDS}; a word such as model or blocks.0 selects a part"
 
 
@@ -59,8 +62,15 @@ class Parser(argparse.ArgumentParser):
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--show": {"action": "store_true", "help": "print the resolved configuration as JSON"},
-    "--full": {"action": "store_true", "help": "include all defaults"},
+    "--show": {"action": "store_true", "help": "print the resolved configuration"},
+    "--full": {"action": "store_true", "help": "the exact record: all defaults, computed values and versions"},
+    "--origins": {"action": "store_true", "help": "where each value was said, what it replaced, and alternatives"},
+    "--env": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "a variable of the environment that the configuration may read; repeat it for several",
+    },
     "--migrate": {"action": "store_true", "help": "accept old names and versions"},
     "--input": {
         "action": "append",
@@ -81,7 +91,10 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--out": {"metavar": "FILE", "help": "write the plan to a file too, which dx.Plan.read reads"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
     "--strict": {"action": "store_true", "help": "warnings are errors, such as axes that are added by chance"},
-    "--seed": {"type": int, "default": 0, "help": "the seed of the random streams that parts take (default 0)"},
+    "--seed": {
+        "type": int,
+        "help": "the seed of the random streams that parts take, and of the field seed if there is one (default 0)",
+    },
     "--write": {"action": "store_true", "help": "change the files; without it, only show the difference"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
@@ -98,7 +111,7 @@ def declax_parser() -> Parser:
     add(
         "check", "check configurations, and shapes for every size, and list all mistakes",
         f"{_WORDS}; or Python files, of which all declared classes with annotated calls are checked",
-        "--migrate --input --strict --format",
+        "--migrate --env --input --strict --format",
         "check models:Net net.toml", "check models:Net net.toml rate=0.1,0.2", "check models.py",
         "check models:GPT run.toml --input 'int32[b, n]'",
     )  # fmt: skip
@@ -107,23 +120,22 @@ def declax_parser() -> Parser:
         "show models:Net", "show models:Net net.toml --full blocks.0.dim=4",
         "show settings:Run run.toml model --format yaml",
     )  # fmt: skip
-    languages = ("toml", "json", "yaml")
-    show.add_argument("--format", choices=languages, default="toml", help="the output format (default toml)")
-    show.add_options("--full --migrate")
+    show.add_argument("--format", choices=LANGUAGES, default="toml", help="the output format (default toml)")
+    show.add_options("--full --origins --env --migrate")
     add(
         "summary", "count parameters and bytes, without allocating arrays", _PART,
-        "--input --mesh --rules --optimizer --format",
+        "--env --input --mesh --rules --optimizer --format",
         "summary models:Net net.toml --input float32[8,28,28,1]", "summary settings:Run run.toml model",
         "summary models:Net net.toml --mesh data=4,model=2 --optimizer adam",
     )  # fmt: skip
     add(
         "plan", "show where each array is on a mesh, why, and its bytes on each device; no device is needed", _PART,
-        "--mesh --strategy --rules --optimizer --out --format",
+        "--env --mesh --strategy --rules --optimizer --out --format",
         "plan models:GPT gpt.toml --mesh data=64,model=4 --strategy fsdp",
         "plan models:GPT gpt.toml --mesh data=8,model=4 --rules embed=,mlp=model --optimizer adam --out plan.json",
     )  # fmt: skip
     add(
-        "build", "build the model and summarize it", _PART, "--seed --format",
+        "build", "build the model and summarize it", _PART, "--env --seed --format",
         "build models:Net net.toml --seed 3", "build settings:Run run.toml model",
     )  # fmt: skip
     about = "write the JSON schema of a class, for editors"
@@ -144,9 +156,10 @@ def declax_parser() -> Parser:
 
 def script_parser(about: str) -> Parser:
     parser = Parser(epilog=about)
-    words = f"a configuration file ({_FILES}), and overrides of its values, such as a.b=3"
+    words = f"configuration files ({_FILES}; later ones win), and words that change values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
     parser.add_options("--show --seed")
+    parser.add_argument("--format", choices=LANGUAGES, default="toml", help="the format of --show (default toml)")
     return parser
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import functools
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, overload
 
 from declax._fields.annotations import annotation_text
 from declax._fields.specifiers import multiple_of
+from declax._graph.api import clone
 from declax._random.streams import Rngs
 from declax._typing import MISSING
 from declax.config._building import takes_rngs
+from declax.config._cli.arguments import Words, read_words
 from declax.config._cli.output import Output, usage_error
-from declax.config._cli.overrides import read_all, read_words
 from declax.config._cli.parsing import script_parser
+from declax.config._cli.runs import ReadRun, read_all
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter, parameters_of, target_name
-from declax.config.loading import spec_from_config, to_config
+from declax.config._sources.loading import Loading
+from declax.config._sources.words import parse_word
+from declax.config.loading import config_text, to_config
 from declax.config.specs import Spec
 
 _WIDTH: Final = 100
@@ -61,6 +66,8 @@ def _facts(parameter: Parameter) -> list[str]:
 
 T = TypeVar("T")
 
+SEED: Final = "seed"
+
 
 class CliRun(NamedTuple, Generic[T]):
     """One run of a sweep.
@@ -76,6 +83,49 @@ class CliRun(NamedTuple, Generic[T]):
     spec: Spec[T]
 
 
+class Sweep(Sequence[CliRun[T]]):
+    """The runs of a sweep. Each access to a run builds it, with keys of its own; none is kept.
+
+    >>> import dataclasses, declax as dx
+    >>> @dataclasses.dataclass
+    ... class Train:
+    ...     rate: float = 0.1
+    >>> sweep = dx.cli(Train, ["rate=0.5,0.25"], sweep=True)
+    >>> len(sweep), sweep[1].config
+    (2, Train(rate=0.25))
+    """
+
+    def __init__(self, runs: Sequence[ReadRun], build: Callable[[Spec[Any]], Any]) -> None:
+        self._runs = tuple(runs)
+        self._build = build
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: int, /) -> CliRun[T]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Sweep[T]: ...
+    def __getitem__(self, index: int | slice, /) -> CliRun[T] | Sweep[T]:
+        if isinstance(index, slice):
+            return Sweep(self._runs[index], self._build)
+        run = self._runs[index]
+        return CliRun(run.name, self._build(run.spec), run.spec)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the runs, of which none is built."""
+        return [run.name for run in self._runs]
+
+    @property
+    def specs(self) -> list[Spec[T]]:
+        """The specs of the runs, of which none is built."""
+        return [run.spec for run in self._runs]
+
+    def __repr__(self) -> str:
+        return f"Sweep({', '.join(self.names)})"
+
+
 @overload
 def cli(
     target: type[T],
@@ -85,6 +135,7 @@ def cli(
     default: str | Path | None = None,
     rngs: Rngs | None = None,
     extra: Iterable[Any] = (),
+    env: Collection[str] = (),
     sweep: Literal[False] = False,
 ) -> T: ...
 @overload
@@ -96,8 +147,9 @@ def cli(
     default: str | Path | None = None,
     rngs: Rngs | None = None,
     extra: Iterable[Any] = (),
+    env: Collection[str] = (),
     sweep: Literal[True],
-) -> list[CliRun[T]]: ...
+) -> Sweep[T]: ...
 def cli(
     target: type[T],
     /,
@@ -106,25 +158,27 @@ def cli(
     default: str | Path | None = None,
     rngs: Rngs | None = None,
     extra: Iterable[Any] = (),
+    env: Collection[str] = (),
     sweep: bool = False,
 ) -> Any:
     """Reads the configuration of a script from its command line.
 
-    The command line has at most one file and any number of overrides: ``run.toml model.hidden=128``.
+    The command line has files, of which later ones win, and words: ``base.toml cluster.toml model.hidden=128``.
     With `sweep`, several values (``model.hidden=64,128``) make several runs. ``--help`` shows the fields of the class,
-    ``--show`` prints the resolved configuration, ``--seed`` sets the seed of the random streams.
+    ``--show`` prints the resolved configuration, ``--seed`` sets the seed of the random streams. If the class has a
+    field `seed`, ``--seed 3`` is the word ``seed=3``, and the streams have the seed of that field.
 
     Args:
       target: the class that the configuration describes: a dataclass of the script's settings.
       argv: the words; by default the arguments of the process.
       default: the file to read if the command line names none.
-      rngs: passed to every part that takes `rngs`, in place of ``dx.Rngs(seed)`` with the seed of the command line. To
-        build a part in the script, annotate its field ``Spec[Model]``.
-      extra: as in `from_config`.
-      sweep: whether several runs are allowed; the result is then a list.
+      rngs: each run passes a copy to every part that takes `rngs`, in place of ``dx.Rngs(seed)``. To build a part in
+        the script, annotate its field ``Spec[Model]``.
+      extra, env: as in `from_config`.
+      sweep: whether several runs are allowed; the result is then a `Sweep`.
 
     Returns:
-      An object of the class, or with `sweep` a list of `CliRun`.
+      An object of the class, or with `sweep` a sequence of `CliRun`, each of which is built when it is read.
 
     Raises:
       SystemExit: after ``--help`` and similar options; with 1 for a wrong configuration, 2 for a wrong command line.
@@ -140,27 +194,50 @@ def cli(
     ['rate=0.5', 'rate=0.25']
     """
     given = sys.argv[1:] if argv is None else argv
-    output, extra = Output(is_json="--show" in given), tuple(extra)
+    output, extra = Output(is_json="--format=json" in given or ("--format", "json") in pairwise(given)), tuple(extra)
     with output.running():
         about = f"fields of {parameter_table(target)}"
         options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
-        words = read_words(options.words, takes_part=False)
+        words = with_seed(read_words(options.words, takes_part=False), target, options.seed)
         if words.target is not None:
             raise usage_error("a script takes no class", got=words.target, fix="remove it")
         if default is not None and not words.files:
             words = words._replace(files=(str(default),))
-        found = read_all(words, functools.partial(spec_from_config, target, extra=extra))
+        found = read_all(words, Loading(target, extra=extra, env=env))
         if len(found) > 1 and not sweep:
-            got = f"{found[0][0].name}, {found[1][0].name}, ..."
+            got = f"{found[0].name}, {found[1].name}, ..."
             problem = f"this script allows one run, but the values make {len(found)}"
             raise usage_error(problem, got=got, fix="give each field one value, or call dx.cli with sweep=True")
         if not options.show:
-            runs = []
-            for run, spec in found:
-                # A script may call jax.distributed.initialize later, which has to come before the first array.
-                own = Rngs(options.seed) if rngs is None and takes_rngs(spec) else rngs
-                runs.append(CliRun(run.name, spec.build(rngs=own), spec))
+            kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
+            runs: Sweep[T] = Sweep(found, functools.partial(_built, rngs=kept, seed=options.seed))
             return runs if sweep else runs[0].config
-        for run, spec in found:
-            output.add(run.name, "", to_config(spec, extra=extra))
+        for run in found:
+            if output.is_json:
+                output.add(run.name, "", to_config(run.spec, extra=extra))
+            else:
+                output.add(run.name, config_text(run.spec, f".{options.format}", extra=extra), None, options.format)
     sys.exit(output.status)
+
+
+def _built(spec: Spec[T], rngs: Rngs | None, seed: int | None) -> T:
+    if not takes_rngs(spec):
+        return spec.build()
+    # Not before: a script may call jax.distributed.initialize, which has to come before the first array.
+    return spec.build(rngs=rngs_of(spec, seed) if rngs is None else clone(rngs))
+
+
+def rngs_of(spec: Spec[Any], seed: int | None) -> Rngs:
+    """The random streams of a run: with the seed in its configuration, or else that of the command line."""
+    held = spec[SEED] if SEED in spec.parameters.by_name else seed
+    return Rngs(held if isinstance(held, int) else 0)
+
+
+def with_seed(words: Words, target: Any, seed: int | None) -> Words:
+    """The words, with the seed of the option `--seed` as a word if the class has a field of that name."""
+    if seed is None or SEED not in parameters_of(target).by_name:
+        return words
+    said = next((word.text for word in words.changes if word.path == (SEED,)), None)
+    if said is not None:
+        raise usage_error("the seed is given twice", got=f"--seed {seed}, and {said}", fix=said)
+    return words._replace(changes=(*words.changes, parse_word(f"{SEED}={seed}")))

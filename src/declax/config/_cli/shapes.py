@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from declax.config._cli.arguments import load_module
 from declax.config._cli.output import Output
-from declax.config._cli.overrides import Run, load_module
+from declax.config._cli.runs import ReadRun
 from declax.config._data import SpecData
+from declax.config._files.documents import HasPlaces
 from declax.config._reading.parameters import target_name
 from declax.config.problems import Path
-from declax.config.specs import Spec
 from declax.errors import type_name
 from declax.shapes.annotations import annotated_methods
 from declax.shapes.checking import check_shapes, report_of_module
@@ -25,13 +26,13 @@ def check_files(words: Sequence[str], output: Output, *, strict: bool) -> None:
             _show(report_of_module(load_module(word), strict=strict), output, {"file": word})
 
 
-def check_spec(spec: Spec[Any], run: Run, inputs: Sequence[str], output: Output, *, strict: bool) -> None:
+def check_spec(run: ReadRun, inputs: Sequence[str], output: Output, *, strict: bool) -> None:
     """Checks the model that a spec builds, if its calls have shapes; says where the sizes were set."""
+    spec = run.spec
     parts = list(_parts_of(spec, ()))
     if inputs or any(isinstance(part.target, type) and any(annotated_methods(part.target)) for _, part in parts):
-        document = run.document()
         report = check_shapes(spec, *inputs, strict=strict)
-        _show(report, output, {"run": run.name}, lambda finding: _places(finding, parts, document))
+        _show(report, output, {"run": run.name}, lambda finding: _places(finding, parts, run.configuration))
 
 
 def _show(report: ShapeReport, output: Output, data: dict[str, Any], places: Any = lambda finding: ()) -> None:
@@ -60,10 +61,10 @@ def _parts_of(value: Any, path: Path) -> Iterable[tuple[Path, SpecData]]:
         yield from _parts_of(item, (*path, key))
 
 
-def _places(finding: Finding, parts: Iterable[tuple[Path, SpecData]], document: Any) -> Iterable[str]:
+def _places(finding: Finding, parts: Iterable[tuple[Path, SpecData]], places: HasPlaces) -> Iterable[str]:
     """Where the integers of the class that a finding is about were set."""
     for path, part in parts:
         if isinstance(part.target, type) and finding.target.startswith(f"{type_name(part.target)}."):
             for name, value in part.arguments.items():
                 if type(value) is int:
-                    yield f"{document.place_of((*path, name))}: {target_name(part.target)}.{name} = {value}"
+                    yield f"{places.place_of((*path, name))}: {target_name(part.target)}.{name} = {value}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import re
 import sys
 import warnings
@@ -18,20 +17,21 @@ import jax
 from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
-from declax._random.streams import Rngs
 from declax._sharding.fully_sharded import fsdp
 from declax._sharding.planning import plan as plan_of
 from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
+from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
-from declax.config._cli.overrides import Run, Words, document_of, read_all, read_runs
-from declax.config._cli.scripts import parameter_table
+from declax.config._cli.runs import ReadRun, documents_of, read_all, read_runs
+from declax.config._cli.scripts import parameter_table, rngs_of, with_seed
 from declax.config._cli.shapes import check_spec
 from declax.config._files.documents import noting_place
-from declax.config._files.formatting import format_json
-from declax.config._files.reading import read_document
+from declax.config._files.json_format import format_json
 from declax.config._reading.parameters import target_name
-from declax.config.loading import config_text, spec_from_config, to_config
+from declax.config._sources.loading import Loading
+from declax.config._sources.origins import origins_of, origins_text
+from declax.config.loading import config_text, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec, SpecSummary, shapes_of
 from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, set_fix, with_article
@@ -41,16 +41,22 @@ from declax.transforms.abstract import eval_shape
 _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
-def _specs(cls: Any, words: Words, *, migrate: bool = False) -> list[tuple[Run, Spec[Any]]]:
-    found = read_all(words, functools.partial(spec_from_config, cls, migrate=migrate))
+def _runs(cls: Any, words: Words, options: argparse.Namespace) -> list[ReadRun]:
+    """The runs, each with the spec of the part that the words name."""
+    found = read_all(words, _loading(cls, options))
     if words.part is None:
         return found
-    parts = [(run, spec[words.part]) for run, spec in found]
-    for _, part in parts:
-        if not isinstance(part, Spec):
+    parts = [run._replace(spec=run.spec[words.part]) for run in found]
+    for run in parts:
+        if not isinstance(run.spec, Spec):
             expected = "a part that a table describes at this path"
-            raise ConfigError(f"{target_name(cls)}.{words.part}", "not a part", expected=expected, got=describe(part))
+            where = f"{target_name(cls)}.{words.part}"
+            raise ConfigError(where, "not a part", expected=expected, got=describe(run.spec))
     return parts
+
+
+def _loading(cls: Any, options: argparse.Namespace) -> Loading:
+    return Loading(cls, migrate=getattr(options, "migrate", False), env=options.env)
 
 
 def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -63,29 +69,30 @@ def schema(cls: Any, words: Words, options: argparse.Namespace, output: Output) 
 
 
 def check(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    read = functools.partial(spec_from_config, cls, migrate=options.migrate)
-    for file in words.files or (None,):
+    found, error = read_runs(documents_of(words), words.changes, _loading(cls, options))
+    for run in found:
+        kind, fingerprint = target_name(run.spec.target), run.spec.fingerprint()
+        title = ", ".join(filter(None, (*words.files, run.name))) or words.target
+        data = {"files": list(words.files), "run": run.name, "kind": kind, "fingerprint": fingerprint}
+        output.add("", f"{title}: {with_article(kind)}, fingerprint {fingerprint[:12]}", data)
         with output.catching():
-            found, error = read_runs(document_of(words) if file is None else read_document(file), words.overrides, read)
-            for run, spec in found:
-                kind, fingerprint = target_name(spec.target), spec.fingerprint()
-                title = ", ".join(filter(None, (file, run.name))) or words.target
-                data = {"file": file, "run": run.name, "kind": kind, "fingerprint": fingerprint}
-                output.add("", f"{title}: {with_article(kind)}, fingerprint {fingerprint[:12]}", data)
-                check_spec(spec, run, options.input, output, strict=options.strict)
-            if error is not None:
-                raise error
+            check_spec(run, options.input, output, strict=options.strict)
+    if error is not None:
+        raise error
 
 
 def show(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
-    if not (words.files or words.overrides or words.part):
+    if not (words.files or words.changes or words.part):
         output.add("", parameter_table(cls), json_schema(cls) if output.is_json else None)
         return
-    for run, spec in _specs(cls, words, migrate=options.migrate):
-        if output.is_json:
-            output.add(run.name, "", to_config(spec, full=options.full))
+    for run in _runs(cls, words, options):
+        if options.origins:
+            origins = origins_of(run.configuration)
+            output.add(run.name, origins_text(origins), list(map(dataclasses.asdict, origins)), "table")
+        elif output.is_json:
+            output.add(run.name, "", to_config(run.spec, full=options.full))
         else:
-            output.add(run.name, config_text(spec, f".{options.format}", full=options.full), None, options.format)
+            output.add(run.name, config_text(run.spec, f".{options.format}", full=options.full), None, options.format)
 
 
 def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -94,7 +101,7 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
     mesh = None if options.mesh is None else _sizes(options.mesh)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
     with sharding_rules(_rules(options.rules)), _fixed_by_rules(mesh):
-        _summarize(cls, words, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
+        _summarize(cls, words, options, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
 
 
 def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
@@ -104,8 +111,9 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
     mesh, rules = _sizes(options.mesh), _rules(options.rules)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
     strategy = fsdp if options.strategy == "fsdp" else None
-    for run, spec in _specs(cls, words):
-        with noting_place(run.document()) if words.part is None else contextlib.nullcontext():
+    for run in _runs(cls, words, options):
+        spec = run.spec
+        with noting_place(run.configuration) if words.part is None else contextlib.nullcontext():
             model = shapes_of(spec)
         if not jax.tree.leaves(model) and words.part is None and (parts := _parts(spec)):
             raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
@@ -123,20 +131,25 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
 
 
 def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    words = with_seed(words, cls, options.seed)
+
     def make(spec: Spec[Any]) -> Summary:
-        made = spec.build(rngs=Rngs(options.seed))
+        made = spec.build(rngs=rngs_of(spec, options.seed))
         if not isinstance(made, Pytree) and words.part is None and (parts := _parts(spec)):
             raise usage_error(f"{target_name(spec.target)} is not a model", fix=f"add the name of a part: {parts}")
         found: Summary = summary_of(made)
         return found
 
-    _summarize(cls, words, output, make)
+    _summarize(cls, words, options, output, make)
 
 
-def _summarize(cls: Any, words: Words, output: Output, make: Callable[[Spec[Any]], Summary]) -> None:
+def _summarize(
+    cls: Any, words: Words, options: argparse.Namespace, output: Output, make: Callable[[Spec[Any]], Summary]
+) -> None:
     """Prints the summary of each run; if the root has no arrays, suggests its parts."""
-    for run, spec in _specs(cls, words):
-        with noting_place(run.document()) if words.part is None else contextlib.nullcontext():
+    for run in _runs(cls, words, options):
+        spec = run.spec
+        with noting_place(run.configuration) if words.part is None else contextlib.nullcontext():
             found = make(spec)
         totals = {kind: {"elements": found.count(kind), "bytes": found.nbytes(kind)} for kind in found.kinds}
         data: dict[str, Any] = {"modules": list(map(dataclasses.asdict, found.rows)), "totals": totals}

@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from declax.config.problems import NOWHERE, REF, Path, Place, Problem
+from declax.config.problems import NOWHERE, REF, Path, Place, Problem, Report
 from declax.errors import ConfigError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -39,33 +39,95 @@ def float_of(text: str) -> float:
     return value
 
 
+class Lost:
+    """Stands in data for a number that no float can represent, until `Numbers.found` replaces it."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Numbers:
+    """Reads numbers for a parser, which therefore does not stop at one that is out of range."""
+
+    def __init__(self) -> None:
+        self._is_lost = False
+
+    def read_float(self, text: str) -> Any:
+        return self._read(float_of, text)
+
+    def read_int(self, text: str) -> Any:
+        return self._read(int, text)
+
+    def _read(self, read: Callable[[str], Any], text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            self._is_lost = True
+            return Lost(f"not a number: {error}")
+
+    def without_lost(self, data: Any) -> dict[Path, str]:
+        """Replaces what was lost in some data by None; why, by path."""
+        lost: dict[Path, str] = {}
+
+        def replaced(value: Any, path: Path) -> Any:
+            if isinstance(value, Lost):
+                lost[path] = value.why
+            return None if isinstance(value, Lost) else value
+
+        if self._is_lost:
+            replace_values(data, replaced)
+        return lost
+
+
+def replace_values(data: Any, replaced: Callable[[Any, Path], Any], path: Path = ()) -> Any:
+    """Replaces each value in tables and lists, the inner ones first; for data of a limited depth."""
+    items = list(data.items()) if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        data[key] = replace_values(value, replaced, (*path, key))
+    return replaced(data, path)
+
+
 @dataclasses.dataclass
 class Document:
-    """Plain data with the places of its values."""
+    """Plain data with the places of its values.
+
+    Attributes:
+      name: of the file; None for data from Python.
+      data: tables, lists, strings, numbers, bools and None.
+      problems: what is wrong with the text: a key that is given twice, an alias. The data has the rest.
+      find_places: finds the places of all values; called for the first problem.
+      broken: paths whose values could not be read, and are None in the data; one of `problems` says why.
+      file: the path of the file, beside which are the alternatives that it names; None for other sources.
+    """
 
     name: str | None
     data: object
     problems: list[Problem] = dataclasses.field(default_factory=list)
     find_places: Callable[[], Places] = dict
-    origins: dict[Path, Place] = dataclasses.field(default_factory=dict)
+    broken: set[Path] = dataclasses.field(default_factory=set)
+    file: str | None = None
     _places: Places | None = None
 
     def place_of(self, path: Path) -> Place:
-        """The override of a path, or else its place in the file, or that of the nearest part around it."""
-        around = [path[:end] for end in range(len(path), -1, -1)]
-        origin = next((self.origins[part] for part in around if part in self.origins), None)
-        if origin is not None or self.name is None:
-            return origin or NOWHERE
+        """The place of a path in the file, or that of the nearest part around it."""
+        if self.name is None:
+            return NOWHERE
         if self._places is None:
             self._places = self.find_places()
-        for part in ((*path, REF), *around):
+        for part in ((*path, REF), *(path[:end] for end in range(len(path), -1, -1))):
             if part in self._places:
                 return Place(self.name, *self._places[part])
         return Place(self.name)
 
 
+class HasPlaces(Protocol):
+    """A configuration that knows the places of its values."""
+
+    def place_of(self, path: Path) -> Place: ...
+
+
 @contextlib.contextmanager
-def noting_place(document: Document) -> Generator[None, None, None]:
+def noting_place(document: HasPlaces) -> Generator[None, None, None]:
     """Adds a note to an error of a constructor: the place of its arguments."""
     try:
         yield
@@ -77,7 +139,7 @@ def noting_place(document: Document) -> Generator[None, None, None]:
         raise
 
 
-def unreadable(
+def problem_of_text(
     name: str | None,
     message: str,
     position: Position = (None, None),
@@ -85,6 +147,37 @@ def unreadable(
     path: Path = (),
     hint: str | None = None,
     code: str = "syntax",
-) -> ConfigError:
-    problem = Problem(code, path, message, hint=hint, place=Place(name, *position))
-    return ConfigError(name or "the configuration", "the configuration has one problem", problems=[problem])
+) -> Problem:
+    return Problem(code, path, message, hint=hint, place=Place(name, *position))
+
+
+def unreadable(name: str | None, *problems: Problem) -> ConfigError:
+    """The error for a text of which no data can be used."""
+    report = Report()
+    report.extend(problems)
+    return report.error(name or "the configuration")
+
+
+def too_deep(name: str | None, position: Position) -> ConfigError:
+    return unreadable(name, problem_of_text(name, TOO_DEEP, position, hint="flatten them", code="too-deep"))
+
+
+def repeated_key(name: str | None, path: Path, position: Position, first: Position) -> Problem:
+    message = f"the key is given twice; the first is in line {first[0]}"
+    return problem_of_text(name, message, position, path=path, hint="remove one of the two", code="duplicate-key")
+
+
+def deep_path(data: object) -> Path | None:
+    """The path of a value that is nested too deeply; None if there is none."""
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        tables = [value for value in level if isinstance(value, (dict, list))]
+        level = [inner for value in tables for inner in (value.values() if isinstance(value, dict) else value)]
+    if not level:
+        return None
+    stack: list[tuple[Any, Path]] = [(data, ())]
+    while len(stack[-1][1]) <= MAX_DEPTH:
+        value, path = stack.pop()
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        stack += [(inner, (*path, key)) for key, inner in items]
+    return stack[-1][1]

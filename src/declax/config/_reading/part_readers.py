@@ -49,6 +49,7 @@ from declax.config._reading.readers import (
     read_ref,
     unquoted_table,
 )
+from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
 from declax.config.registry import kinds_of, layers, name_in
 from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name, with_article
@@ -510,7 +511,8 @@ class CallReader:
         outer, context.limits = context.limits, NO_LIMITS
         for name, value in spec.arguments.items():
             reader = self.reader_of(name)
-            if reader is not None:
+            if reader is not None and not (isinstance(value, Supplied) and value.is_secret):
+                value = value_of(value)
                 (reader.accept if type(value) is Ref else reader.read)(value, (*path, name), context)
         context.limits = outer
         self._are_multiples(spec.arguments, path, context)

@@ -13,7 +13,7 @@ from mypy.types import Instance
 from mypy.typevars import fill_typevars_with_any
 
 from declax.config._files.documents import MAX_BYTES
-from declax.config._files.reading import FORMATS, Scan, read_document, yaml_library
+from declax.config._files.formats import SUFFIXES, format_of, read_document
 from declax.config._rename.declaration import Family
 from declax.config._rename.project import files_below
 from declax.config._rename.tables import Keys, Span, table_of_data
@@ -37,16 +37,19 @@ def changed_files(
     """
     roots = list(roots)
     word = re.compile(rf"\b{family.old}\b".encode())
-    for path in files_below(Path(), FORMATS):
+    for path in files_below(Path(), SUFFIXES):
         if path.stat().st_size > MAX_BYTES or not word.search(path.read_bytes()):
             continue
         try:
-            data = read_document(path).data
+            document = read_document(path)
             text = Text.read(path)
+            found = document.problems[0].message if document.problems else None
         except ConfigError as error:
-            why = error.problems[0] if error.problems else None
-            notes.append(f"{path}: not read: {error.problem if why is None else why.message}")
+            found = error.problems[0].message if error.problems else error.problem
+        if found is not None:
+            notes.append(f"{path}: not read: {found}")
             continue
+        data = document.data
         if isinstance(data, dict) and "json-schema.org" in str(data.get("$schema")):
             notes.append(f"{path}: a schema with the name: write it again by declax schema")
             continue
@@ -72,22 +75,6 @@ def _root(path: Path, data: Any, roots: list[TypeInfo], named: Mapping[str, Type
 def _spans(text: Text) -> dict[KeyPath, list[Span]]:
     """Where each key is written; the key of a table may stand in several headers."""
     found: defaultdict[KeyPath, list[Span]] = defaultdict(list)
-    suffix = text.path.suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        yaml = yaml_library(str(text.path))
-        _note_yaml(yaml, yaml.compose(text.text, Loader=yaml.SafeLoader), (), found)
-    else:
-        for path, start, end in Scan(text.text, is_json=suffix == ".json").keys:
-            found[path].append((start, end))
+    for path, start, end in format_of(text.path).scan(text.text).keys:
+        found[path].append((start, end))
     return found
-
-
-def _note_yaml(yaml: Any, node: Any, path: KeyPath, found: dict[KeyPath, list[Span]]) -> None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inner = (*path, str(key.value))
-            found[inner].append((key.start_mark.index, key.end_mark.index))
-            _note_yaml(yaml, value, inner, found)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            _note_yaml(yaml, item, (*path, index), found)

@@ -1,0 +1,103 @@
+"""Alternatives: files in a folder named after a field, of which a configuration names one."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from declax.config._files.documents import Document
+from declax.config._files.formats import SUFFIXES, read_document
+from declax.config._sources.keys import USE
+from declax.config.problems import KIND, Path, Problem, did_you_mean, shown
+from declax.errors import ConfigError
+
+MAX_FILES: Final = 1000
+"""How many alternatives one configuration may read, since each may name several others."""
+
+
+class Alternatives:
+    """The files that configurations name, each read once.
+
+    Attributes:
+      root: the folder of the first file, inside of which all others are; None if there is no file.
+    """
+
+    def __init__(self) -> None:
+        self.root: FilePath | None = None
+        self._read: dict[FilePath, Document] = {}
+
+    def folder(self, path: Path, source: Document) -> FilePath | None:
+        """The folder with the alternatives for a field: beside the file that names one, or beside the first file."""
+        base = self.root if source.file is None else FilePath(source.file).resolve().parent
+        names = [key for key in path if isinstance(key, str)]
+        return base if base is None or not names else base / names[-1]
+
+    def names(self, path: Path, source: Document) -> list[str]:
+        """The alternatives for a field."""
+        folder = self.folder(path, source)
+        if folder is None or not folder.is_dir():
+            return []
+        return sorted({file.stem for file in folder.iterdir() if file.suffix.lower() in SUFFIXES})
+
+    def kind_of(self, name: Any, path: Path, source: Document) -> Any:
+        """The kind of an alternative, or of the one that it changes; None if it has none, or cannot be read."""
+        for _ in range(MAX_FILES):
+            found = self.find(name, path, source)
+            if isinstance(found, Problem) or not isinstance(found.data, dict):
+                return None
+            if KIND in found.data or USE not in found.data:
+                return found.data.get(KIND)
+            name, source = found.data[USE], found
+        return None
+
+    def find(self, name: Any, path: Path, source: Document, outer: tuple[str, ...] = ()) -> Document | Problem:
+        """The file of an alternative, or what is wrong with its name.
+
+        Args:
+          name: the alternative.
+          path: the field.
+          source: what names it.
+          outer: the files that lead to it, none of which it may be.
+        """
+        at, place = (*path, USE), source.place_of(())
+        folder = self.folder(path, source)
+        if not isinstance(name, str) or folder is None:
+            expected = "the name of a file without its suffix"
+            return Problem("alternative", at, "not the name of an alternative", expected, shown(name), place=place)
+        found = self._file(folder, name)
+        if found is None:
+            known = self.names(path, source)
+            message = f"there is no alternative {shown(name)} in {self._shown(folder)}"
+            hint = did_you_mean(name, known)
+            return Problem("alternative", path, message, ", ".join(known) or "a file there", shown(name), hint, place)
+        if self.root is None or not found.is_relative_to(self.root):
+            expected = f"a file inside of {self._shown(self.root or folder)}"
+            return Problem("alternative", path, "the file is outside of the folder", expected, shown(name), place=place)
+        if str(found) in outer:
+            names = " -> ".join(self._shown(FilePath(file)) for file in (*outer, str(found)))
+            return Problem("alternative", path, f"the files name each other in a circle: {names}", place=place)
+        return self._document(found)
+
+    def _document(self, file: FilePath) -> Document:
+        if file not in self._read:
+            try:
+                self._read[file] = read_document(self._shown(file))
+            except ConfigError as error:
+                # of the file, which is as good as empty
+                self._read[file] = Document(self._shown(file), {}, [*error.problems], file=str(file))
+        return self._read[file]
+
+    @staticmethod
+    def _file(folder: FilePath, name: str) -> FilePath | None:
+        """The resolved path of an alternative; its suffix may be left out."""
+        suffixes = ("",) if FilePath(name).suffix.lower() in SUFFIXES else SUFFIXES
+        try:
+            return next((f.resolve() for s in suffixes if (f := folder / f"{name}{s}").is_file()), None)
+        except (OSError, ValueError):  # no name of a file
+            return None
+
+    @staticmethod
+    def _shown(file: FilePath) -> str:
+        """A path from the current folder, if it is inside of that."""
+        here = FilePath.cwd()
+        return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)

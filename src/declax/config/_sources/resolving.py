@@ -1,0 +1,310 @@
+"""What sources name instead of saying it: alternatives, values that follow others, and variables of the environment."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from declax._fields.specifiers import Notes
+from declax.config._data import SpecData, thaw
+from declax.config._files.documents import MAX_DEPTH
+from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader
+from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
+from declax.config._refs import get
+from declax.config._sources.alternatives import MAX_FILES
+from declax.config._sources.composing import Configuration, Origin, takes_alternatives
+from declax.config._sources.expressions import ExpressionError, evaluate
+from declax.config._sources.keys import ENV, FILE, USE, VALUE
+from declax.config._sources.words import other_reading, value_of
+from declax.config.problems import KIND, REF, Path, Problem, path_text, shown, steps_of
+from declax.errors import ConfigError
+
+_MAX_SECRET: Final = 65536
+
+
+class _RefusedError(Exception):
+    """Why a table names no value."""
+
+    def __init__(self, message: str, expected: str | None = None, got: str | None = None, hint: str | None = None):
+        super().__init__(message)
+        self.problem = Problem("supplied", (), message, expected, got, hint)
+
+
+def resolve(configuration: Configuration, env: Collection[str] = ()) -> bool:
+    """Replaces what a configuration names by values; returns whether there was anything.
+
+    Args:
+      configuration: is changed.
+      env: variables of the environment that any field may read.
+    """
+    found = _Resolving(configuration, env)
+    found.visit((), configuration.reader, ())
+    found.follow()
+    return found.is_changed
+
+
+class _Resolving:
+    def __init__(self, configuration: Configuration, env: Collection[str]) -> None:
+        self.configuration = configuration
+        self.env = frozenset(env)
+        self.is_changed = False
+        self._count = 0
+        self._following = Following(configuration)
+
+    # --- alternatives -----------------------------------------------------------------
+
+    def visit(self, path: Path, reader: Reader | None, outer: tuple[str, ...]) -> None:
+        """Resolves what stands at a path; `outer` has the files that lead to it."""
+        config = self.configuration
+        value = config.at(path)
+        if isinstance(value, str) and takes_alternatives(reader) and config.files.root is not None:
+            self._expand(path, value, config.known_origin(path), {}, outer)
+            outer = (*outer, *self._file_at(path))
+        elif isinstance(value, dict) and REF not in value and not _is_data(reader):
+            if VALUE in value:
+                self._following.add(path, reader)
+                self.is_changed = True
+                return
+            if ENV in value or FILE in value:
+                self._read_supplied(path, reader)
+                return
+            while isinstance(value, dict) and USE in value and path not in config.broken:
+                said = {key: item for key, item in value.items() if key != USE}
+                self._expand(path, value[USE], config.known_origin((*path, USE)), said, outer)
+                outer = (*outer, *self._file_at(path))
+                value = None if path in config.broken else config.at(path)
+        if path in config.broken or len(path) > MAX_DEPTH:
+            return
+        value = config.at(path)
+        for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            self.visit((*path, key), config.reader_below(reader, path, value, key), outer)
+
+    def _file_at(self, path: Path) -> tuple[str, ...]:
+        file = self.configuration.known_origin(path).source.file
+        return () if file is None else (file,)
+
+    def _expand(self, path: Path, name: Any, origin: Origin, said: dict[str, Any], outer: tuple[str, ...]) -> None:
+        """Puts the values of an alternative under those that were said beside it."""
+        config = self.configuration
+        self.is_changed = True
+        self._count += 1
+        found = config.files.find(name, path, origin.source, outer if origin.source.file in outer else ())
+        if self._count > MAX_FILES:
+            found = Problem("alternative", path, f"more than {MAX_FILES} alternatives are named", place=origin.place)
+        if isinstance(found, Problem):
+            config.break_at(path, found, origin)
+            return
+        if all(found is not known for known, _ in config.used.values()):
+            config.problems += found.problems
+        config.used[path] = (found, origin)
+        origins = config.origins_below(path)
+        config.place(path, copy.deepcopy(found.data), Origin(found, (), origin.rank))
+        names = self._names_at(path)
+        for key, item in said.items():
+            before = origins.get((key,), config.known_origin(path))
+            if before.rank < origin.rank and names is not None and key not in names:
+                config.note((*path, key), item, before, origin, is_dropped=True)
+            else:
+                config.put((*path, key), item, lambda keys, key=key: _nearest(origins, (key, *keys)))  # type: ignore[misc]  # mypy has no type for its default
+
+    def _names_at(self, path: Path) -> Collection[str] | None:
+        """The names that a table at a path may have; None if they are unknown."""
+        config = self.configuration
+        call = config.call_at(config.reader_at(path), path, config.at(path))
+        return None if call is None or call.extra is not None else {*call.parameters.by_name, KIND}
+
+    # --- the environment, and files with secrets ---------------------------------------
+
+    def _read_supplied(self, path: Path, reader: Reader | None) -> None:
+        """Puts the value of a variable of the environment, or of a file with a secret, in the place of its table."""
+        config = self.configuration
+        table, origin, notes = config.at(path), config.known_origin(path), config.notes_of(path)
+        self.is_changed = True
+        try:
+            text = self._variable(table, notes) if ENV in table else self._secret_file(table, notes)
+        except _RefusedError as error:
+            config.break_at(path, dataclasses.replace(error.problem, path=path), origin)
+            return
+        config.supplied[path] = table
+        if notes.get("secret"):
+            config.secrets.add(path)
+        config.place(path, table["default"] if text is None else _fitting(text, reader), origin)
+
+    def _variable(self, table: dict[str, Any], notes: Notes) -> str | None:
+        """The value of a variable; None if it is not set and the table has a default."""
+        name, declared = table[ENV], notes.get("env", ())
+        allowed = {*self.env, *((declared,) if isinstance(declared, str) else declared)}
+        if not isinstance(name, str) or table.keys() - {ENV, "default"}:
+            expected = '{ "$env" = "NAME", default = ... } and no other key'
+            raise _RefusedError("not a variable of the environment", expected, shown(table))
+        if name not in allowed:
+            hint = f'dx.field(env="{name}") in the class, or env=["{name}"] where the configuration is read'
+            message = f"the variable {shown(name)} is not allowed here"
+            raise _RefusedError(message, ", ".join(sorted(allowed)) or "no variables", shown(name), hint)
+        if name not in os.environ and "default" not in table:
+            hint = f'export {name}=..., or "default" beside "$env"'
+            raise _RefusedError(f"the variable {name} is not set", hint=hint)
+        return os.environ.get(name)
+
+    def _secret_file(self, table: dict[str, Any], notes: Notes) -> str:
+        """The text of a file with a secret, without the end of its last line."""
+        name, root = table[FILE], self.configuration.files.root
+        if not notes.get("secret"):
+            raise _RefusedError("files are read for secrets only", hint="dx.field(secret=True)")
+        if not isinstance(name, str) or len(table) > 1 or root is None:
+            raise _RefusedError("not a file", '{ "$file" = "token.txt" } and no other key', shown(table))
+        try:
+            file = (root / name).resolve()
+            if not file.is_relative_to(root):
+                raise _RefusedError("the file is outside of the folder", f"a file in {root}", shown(name))
+            with open(file, encoding="utf-8") as opened:
+                return opened.read(_MAX_SECRET).removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise _RefusedError(f"the file cannot be read: {type(error).__name__}", got=shown(name)) from None
+
+    def follow(self) -> None:
+        self._following.run()
+
+
+def _fitting(text: str, reader: Reader | None) -> Any:
+    """The reading of a text that a field accepts: the text, or what a word of it would be."""
+    value = value_of(text)
+    readings = (text, value, other_reading(text, value))
+    return next((one for one in readings if reader is not None and reader.fits(one)), text)
+
+
+def _nearest(origins: Mapping[Path, Origin], path: Path) -> Origin:
+    for end in range(len(path), -1, -1):
+        if path[:end] in origins:
+            return origins[path[:end]].below(path[end:])
+    raise KeyError(path)
+
+
+def _is_data(reader: Reader | None) -> bool:
+    """Whether a table is data to a reader, whatever its keys are."""
+    while isinstance(reader, WrappingReader):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return any(map(_is_data, reader.members))
+    return reader is None or isinstance(reader, (AnyReader, MappingReader, TypedDictReader))
+
+
+class Following:
+    """The values of expressions, each computed when the first one needs it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._readers: dict[Path, Reader | None] = {}
+        self._open: list[Path] = []
+
+    def add(self, path: Path, reader: Reader | None) -> None:
+        """Adds the expression in the table at a path."""
+        self._readers[path] = reader
+
+    def run(self) -> None:
+        """Replaces all expressions by their values."""
+        while self._readers:
+            self._compute(next(iter(self._readers)))
+
+    def _compute(self, path: Path) -> Any:
+        """Replaces the expression at a path by its value, which may need others; returns INVALID if it has none."""
+        config = self.configuration
+        table, origin = config.at(path), config.known_origin(path)
+        text = table[VALUE]
+        self._open.append(path)
+        try:
+            if not isinstance(text, str) or len(table) > 1:
+                raise ExpressionError('expected { "$value" = "model.dim * 4" } and no other key')
+            value = evaluate(text, lambda written: self._value_at(written, path))
+        except ExpressionError as error:
+            config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error}"), origin)
+            value = INVALID
+        else:
+            config.place(path, value, origin)
+            config.followed[path] = str(text)
+        finally:
+            self._open.pop()
+            self._readers.pop(path, None)
+        return value
+
+    def _value_at(self, written: str, at: Path) -> Any:
+        """The value at a path of an expression: from the root, or with leading dots from the tables around it."""
+        name = written.lstrip(".")
+        levels = len(written) - len(name)
+        if levels > len(at):
+            raise ExpressionError(f"{written} has more dots than there are tables around it")
+        keys = (*at[: len(at) - levels], *(steps_of(name) or ())) if levels else steps_of(name) or ()
+        found = self._find(tuple(map(str, keys)), written)
+        if isinstance(found, (dict, SpecData)):
+            raise ExpressionError(f"{written} is a table; $ref shares a part")
+        return found
+
+    def _find(self, keys: tuple[str, ...], written: str) -> Any:
+        """The value at a path: from the tables, or a default of the class."""
+        config = self.configuration
+        path: Path = ()
+        holder, reader = config.data, config.reader
+        for size, key in enumerate(keys):
+            step = _step(holder, key)
+            if step is None:
+                return self._default(path, reader, keys[size:], written)
+            path, reader = (*path, step), config.reader_below(reader, path, holder, step) or reader
+            if path in self._readers:
+                holder = self._value_of(path, written)
+            else:
+                holder = holder[step]
+        return holder
+
+    def _value_of(self, path: Path, written: str) -> Any:
+        if path in self._open:
+            places = ", ".join(f"{path_text(at)} ({self.configuration.place_of(at)})" for at in self._open)
+            raise ExpressionError(f"the values follow each other in a circle: {places}")
+        found = self._compute(path)
+        if found is INVALID:
+            raise ExpressionError(f"{written} has none either")
+        return found
+
+    def _default(self, path: Path, reader: Reader, keys: tuple[str, ...], written: str) -> Any:
+        """A value that a class supplies to its table."""
+        config = self.configuration
+        holder = config.at(path)
+        call = config.call_at(reader, path, holder) if isinstance(holder, dict) else None
+        if call is None:
+            raise ExpressionError(f"there is no {written}")
+        return self._of_class(call, path, keys, written)
+
+    def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
+        for inner in [at for at in self._readers if at[: len(path)] == path and at not in self._open]:
+            self._compute(inner)
+        table = _without(self.configuration.at(path), [at[len(path) :] for at in self._open if at[: len(path)] == path])
+        found = call.read(table, path, Context(catalog=call.catalog), {})
+        try:
+            if isinstance(found, SpecData):
+                value = thaw(get(found, ".".join(keys)))
+                return list(value) if isinstance(value, tuple) else value
+        except ConfigError:
+            raise ExpressionError(f"there is no {written}") from None
+        raise ExpressionError(f"{written} is a default of a table in which something is wrong")
+
+
+def _step(holder: Any, key: str) -> Any:
+    """The key of a table, or index of a list, that a step of a path is; None if there is none."""
+    if isinstance(holder, dict):
+        return key if key in holder else None
+    is_index = isinstance(holder, list) and key.isdecimal() and int(key) < len(holder)
+    return int(key) if is_index else None
+
+
+def _without(table: Any, paths: list[Path]) -> Any:
+    """A copy of a table without the values at some paths, which are not known yet."""
+    made = copy.deepcopy(table)
+    for *above, last in paths:
+        holder = made
+        for key in above:
+            holder = holder[key]
+        if isinstance(holder, dict):
+            del holder[last]
+    return made
