@@ -275,7 +275,7 @@ class FunctionReader(NamesReader):
             call, first = self.catalog.bindable(function)
         except ConfigError as error:  # it has no signature
             return _add_error(error, target_name(function), path, context)
-        if first in given:
+        if first is not None and first in given:
             message = f"{first!r} is the argument with which the model calls {call.name}"
             context.add("unknown-key", (*path, first), message, expected=listed(call.names), hint=f"remove {first!r}")
             return INVALID

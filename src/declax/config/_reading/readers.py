@@ -718,7 +718,7 @@ def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Rea
     if others:
         listed_keys = ", ".join(shown(key, 40) for key in others[:6])
         context.add(
-            "unknown-key", (*path, others[0] if isinstance(others[0], str) else shown(others[0])),
+            "unknown-key", (*path, str(others[0])),
             f"a table with {REF!r} stands for another part as it is, and has no other keys",
             expected='{ "$ref" = "/path/to/part" } and no other key', got=listed_keys,
             hint=f"remove {listed_keys}; or remove {REF!r}, and describe a part of its own",
