@@ -40,6 +40,7 @@ from declax._typing import MISSING, Initializer
 from declax._variables.variable import Variable
 from declax.config import registry
 from declax.config._data import SpecData, is_spec_class
+from declax.config._reading.functions import FunctionReader, without_first
 from declax.config._reading.parameters import (
     NO_BINDINGS,
     Bindings,
@@ -54,11 +55,9 @@ from declax.config._reading.part_readers import (
     AnyReader,
     CallReader,
     ChoiceReader,
-    FunctionReader,
     InitializerReader,
     UnionReader,
     anywhere,
-    without_first,
 )
 from declax.config._reading.readers import (
     TEXTS,
@@ -158,9 +157,8 @@ class Catalog:
         if owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return [ListReader(UnionReader(layer), list), *layer]
-        if (
-            getattr(owner, "_pytree__makes_layers", False) and default is MISSING
-        ):  # `Stacked` builds a Spec once for each layer
+        # `Stacked` builds a Spec once for each layer
+        if getattr(owner, "_pytree__makes_layers", False) and default is MISSING:
             spec = ChoiceReader(self, anywhere(self.extra), "a layer", keeps_specs=True)
             return [spec, self._function(MISSING)]
         if is_dtype(default):

@@ -12,7 +12,7 @@ import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -21,9 +21,8 @@ import numpy as np
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import is_dtype_like, target_name
-from declax.config.problems import EACH, REF, Path, Report, described, did_you_mean, shown, steps_of
+from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
-from declax.errors import ConfigError
 
 if TYPE_CHECKING:
     from declax.config.schema import Schemas as Schemas
@@ -72,6 +71,7 @@ class Context(Report):
         self.migrate = migrate
         self.limits: Limits = NO_LIMITS
         self.max_depth = MAX_DEPTH
+        self.supplied: Container[Path] | None = None  # where secrets may stand; None: anywhere
         self.known: dict[Hashable, tuple[Any, object, Context]] | None = None
 
     def check(self, spec: SpecData, path: Path, call: Any = None) -> None:
@@ -87,6 +87,7 @@ class Context(Report):
         """The context for trying one member of a union; trials share the parts that they have read."""
         attempt = Context(migrate=self.migrate, catalog=self.catalog)
         attempt.max_depth = self.max_depth
+        attempt.supplied = self.supplied
         attempt.base = self.base
         attempt.limits = self.limits
         attempt.known = {} if self.known is None else self.known
@@ -709,51 +710,6 @@ class AliasReader(WrappingReader):
 
 
 # --- helpers ----------------------------------------------------------------------
-
-
-def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
-    """The Ref of a table with the key ``$ref``; its target is checked after reading."""
-    target = table[REF]
-    others = [key for key in table if key != REF]
-    if others:
-        listed_keys = ", ".join(shown(key, 40) for key in others[:6])
-        context.add(
-            "unknown-key", (*path, str(others[0])),
-            f"a table with {REF!r} stands for another part as it is, and has no other keys",
-            expected='{ "$ref" = "/path/to/part" } and no other key', got=listed_keys,
-            hint=f"remove {listed_keys}; or remove {REF!r}, and describe a part of its own",
-        )  # fmt: skip
-        return INVALID
-    keys = _keys_of_ref(target, path, context) if type(target) is str else None
-    if keys is not None:
-        ref = Ref.to(keys)
-        context.add_ref(path, ref.keys, reader)
-        return ref
-    is_short = type(target) is str and len(target) < 100 and re.fullmatch(r"[\w./\[\]-]*\w[\w./\[\]-]*", target)
-    hint = "/" + "/".join(re.findall(r"[\w-]+", target)) if is_short else None
-    context.add(
-        "ref", path, "not a reference: a path from the root has a / before each name and index, or dots between them",
-        expected='{ "$ref" = "/path/to/part" }, "path.to.part", or ".name" for a part of the same table',
-        got=shown(dict(table) if type(target) is not str else target), hint=hint and f'"$ref" = "{hint}"',
-    )  # fmt: skip
-    return INVALID
-
-
-def _keys_of_ref(text: str, path: Path, context: Context) -> tuple[str, ...] | None:
-    """The path of a reference, from where Refs start; None if the text is no path."""
-    if text.startswith("/"):
-        with contextlib.suppress(ConfigError):
-            return Ref(text).keys
-        return None
-    is_relative = text.startswith(".")
-    keys = None if "/" in text or ".." in text else steps_of(text[1:] if is_relative else text)
-    if keys is None or EACH in keys:
-        return None
-    around = list(path[len(context.base) :])
-    while around and isinstance(around[-1], int):  # the items of a list stand in the table that has the list
-        around.pop()
-    around = around[:-1] if is_relative else []
-    return (*map(str, around), *keys)
 
 
 def entries(value: Any) -> Iterable[tuple[Any, Any]]:

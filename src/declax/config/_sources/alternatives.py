@@ -27,7 +27,10 @@ class Alternatives:
         self._read: dict[FilePath, Document] = {}
 
     def folder(self, path: Path, source: Document) -> FilePath | None:
-        """The folder with the alternatives for a field: beside the file that names one, or beside the first file."""
+        """The folder with the alternatives for a field: beside the file that names one, or beside the first file.
+
+        The path is that in the file, so that a file names others beside it as its own root.
+        """
         base = self.root if source.file is None else FilePath(source.file).resolve().parent
         names = [key for key in path if isinstance(key, str)]
         return base if base is None or not names else base / names[-1]
@@ -39,23 +42,28 @@ class Alternatives:
             return []
         return sorted({file.stem for file in folder.iterdir() if file.suffix.lower() in SUFFIXES})
 
+    def has(self, path: Path, source: Document) -> bool:
+        """Whether there is a folder with alternatives for a field."""
+        folder = self.folder(path, source)
+        return folder is not None and folder.is_dir()
+
     def kind_of(self, name: Any, path: Path, source: Document) -> Any:
         """The kind of an alternative, or of the one that it changes; None if it has none, or cannot be read."""
-        for _ in range(MAX_FILES):
-            found = self.find(name, path, source)
+        outer: tuple[str, ...] = ()
+        while True:
+            found = self.find(name, path, source, outer)
             if isinstance(found, Problem) or not isinstance(found.data, dict):
                 return None
             if KIND in found.data or USE not in found.data:
                 return found.data.get(KIND)
-            name, source = found.data[USE], found
-        return None
+            name, path, source, outer = found.data[USE], (), found, (*outer, str(found.file))
 
     def find(self, name: Any, path: Path, source: Document, outer: tuple[str, ...] = ()) -> Document | Problem:
         """The file of an alternative, or what is wrong with its name.
 
         Args:
           name: the alternative.
-          path: the field.
+          path: the field, as a path in the source if that is a file.
           source: what names it.
           outer: the files that lead to it, none of which it may be.
         """
@@ -81,10 +89,11 @@ class Alternatives:
     def _document(self, file: FilePath) -> Document:
         if file not in self._read:
             try:
-                self._read[file] = read_document(self._shown(file))
+                found = read_document(self._shown(file))
             except ConfigError as error:
-                # of the file, which is as good as empty
-                self._read[file] = Document(self._shown(file), {}, [*error.problems], file=str(file))
+                found = Document(self._shown(file), {}, [*error.problems])  # it is as good as empty
+            found.file = str(file)
+            self._read[file] = found
         return self._read[file]
 
     @staticmethod

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from declax._fields.specifiers import Notes
-from declax.config._files.documents import Document
+from declax.config._files.documents import MAX_DEPTH, Document
 from declax.config._reading.part_readers import CallReader, ChoiceReader, choices_at
 from declax.config._reading.readers import Reader
 from declax.config._sources.alternatives import Alternatives
@@ -90,6 +90,7 @@ class Configuration:
         self.broken: set[Path] = set()  # where a problem was reported, so that nothing stands there
         self._origins: dict[Path, Origin] = {}
         self._rank = 0
+        self._is_shared = False  # whether the data is that of a source
 
     # --- places -------------------------------------------------------------------
 
@@ -128,9 +129,16 @@ class Configuration:
         origin = Origin(source, (), self._rank)
         data = self._with_included(source)
         if not isinstance(data, dict) or () not in self._origins:
-            self.place((), copy.deepcopy(data), origin)
+            self.place((), data, origin)
+            self._is_shared = True
         else:
+            self.own()
             self.merge((), data, origin.below)
+
+    def own(self) -> None:
+        """Makes the data this configuration's own, before it is changed."""
+        if self._is_shared:
+            self.data, self._is_shared = copied(self.data), False
 
     def _with_included(self, source: Document, outer: tuple[str, ...] = ()) -> Any:
         """Adds the files that `$use` names at the root of a file, which are below it; returns the other values."""
@@ -146,14 +154,16 @@ class Configuration:
             origin = Origin(found, (), self._rank)
             self.problems += found.problems
             inner = self._with_included(found, (*outer, str(found.file)))
+            self.own()
             if () in self._origins and isinstance(inner, dict):
                 self.merge((), inner, origin.below)
             else:
-                self.place((), copy.deepcopy(inner), origin)
+                self.place((), copied(inner), origin)
         return {key: value for key, value in data.items() if key != USE}
 
     def add_word(self, word: Word, value: Any) -> None:
         """Applies a word with a value. All words are one source, so that none drops what another one says."""
+        self.own()
         origin = Origin(Document(word.origin, value), (), _RANK_OF_WORDS)
         if () not in self._origins:
             self.place((), self.data, Origin(Document(None, {}), (), 0))
@@ -171,6 +181,7 @@ class Configuration:
 
     def put_recorded(self, path: Path, value: Any, record: Document) -> None:
         """Puts a value of an exact record where the code would compute it; makes missing tables on the way."""
+        self.own()
         origin = Origin(record, (), 1)
         holder, at = self.data, ()
         for key in path[:-1]:
@@ -179,12 +190,12 @@ class Configuration:
             if not isinstance(_item(holder, step), (dict, list)):
                 self.place(at, {}, origin)
             holder = self.at(at)
-        self.place((*at, path[-1]), copy.deepcopy(value), origin)
+        self.place((*at, path[-1]), copied(value), origin)
 
     def copy(self) -> Configuration:
         """The same sources, of which changes leave this one as it is."""
         made = copy.copy(self)
-        made.data = copy.deepcopy(self.data)
+        made.data, made._is_shared = copied(self.data), False
         for name in ("problems", "replaced", "_origins", "used", "followed", "supplied", "secrets", "broken"):
             setattr(made, name, copy.copy(getattr(self, name)))
         return made
@@ -201,7 +212,7 @@ class Configuration:
             is_other = key == KIND and (self.kind_of(path[:-1], holder) not in (None, value) or REF in holder)
             if is_other and isinstance(holder, dict):
                 self._start_anew(path[:-1], holder, origin)
-            self._set(path, copy.deepcopy(value), origin)
+            self._set(path, copied(value), origin)
 
     # --- merging ------------------------------------------------------------------
 
@@ -236,7 +247,7 @@ class Configuration:
         elif isinstance(value, str) and isinstance(old, dict) and self._is_alternative(path):
             self._use(path, value, origin_of(()))
         else:
-            self._set(path, copy.deepcopy(value), origin_of(()))
+            self._set(path, copied(value), origin_of(()))
 
     def _use(self, path: Path, name: Any, origin: Origin) -> None:
         """Names the alternative of a table; values that were said in the table stay beside it."""
@@ -245,7 +256,7 @@ class Configuration:
             self._set(path, {}, origin)
         elif KIND in table:
             self._forget((*path, KIND), origin, is_dropped=False)
-        self._set((*path, USE), copy.deepcopy(name), origin)
+        self._set((*path, USE), copied(name), origin)
 
     def _set(self, path: Path, value: Any, origin: Origin) -> None:
         """Sets a value, whatever stands there, and notes what did."""
@@ -305,7 +316,7 @@ class Configuration:
             self._refuse(path, "no item can be inserted here", origin)
             return
         items = self._items_of((*above,))
-        items.insert(index, _Item(copy.deepcopy(value), {(): origin}))
+        items.insert(index, _Item(copied(value), {(): origin}))
         self._set_items((*above,), items)
 
     def _remove(self, path: Path, origin: Origin) -> None:
@@ -400,6 +411,12 @@ class Configuration:
             return call.reader_of(str(key))
         return None if reader is None else reader.below(holder, key)
 
+    def field_of(self, path: Path) -> tuple[Path, Document]:
+        """The field whose alternative is named at a path, and the source: as a path in that if it is a file."""
+        origin = self.known_origin(path)
+        inside = path if origin.source.file is None else origin.path
+        return tuple(key for key in inside if key != USE), origin.source
+
     def call_at(self, reader: Reader | None, path: Path, table: Any) -> CallReader | None:
         """The reader of the arguments in a table; None if its class is not known."""
         kind = self.kind_of(path, table)
@@ -413,7 +430,8 @@ class Configuration:
         """The kind that a table chooses, itself or by its alternative."""
         if not isinstance(table, dict) or KIND in table or USE not in table:
             return table.get(KIND) if isinstance(table, dict) else None
-        return self.files.kind_of(table[USE], path, self.known_origin((*path, USE)).source)
+        field, source = self.field_of((*path, USE))
+        return self.files.kind_of(table[USE], field, source)
 
     def notes_of(self, path: Path) -> Notes:
         """The notes of the field at a path."""
@@ -428,6 +446,15 @@ class Configuration:
     def _is_alternative(self, path: Path) -> bool:
         """Whether a string at a path names an alternative: its field takes tables and no strings."""
         return takes_alternatives(self.reader_at(path))
+
+
+def copied(value: Any, depth: int = 0) -> Any:
+    """Tables and lists anew, down to the depth that readers accept."""
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, Mapping):
+        return {key: copied(item, depth + 1) for key, item in value.items()}
+    return [copied(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def takes_alternatives(reader: Reader | None) -> bool:

@@ -149,7 +149,7 @@ class _Parser:
 
 def _number(text: str) -> int | float:
     try:
-        return _bounded(int(text)) if text.replace("_", "").isdecimal() and len(text) < 60 else float(text)
+        return _bounded(int(text)) if text.replace("_", "").isdecimal() and len(text) < 60 else _bounded(float(text))
     except ValueError:
         raise ExpressionError(f"{text!r} is not a number") from None
 

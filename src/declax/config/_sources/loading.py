@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from declax import _jax
@@ -13,7 +13,7 @@ from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._building import checked_refs
 from declax.config._changing import paths_meant
-from declax.config._data import FrozenDict, FrozenList, SpecData, freeze
+from declax.config._data import FrozenList, SpecData, freeze
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
@@ -104,6 +104,7 @@ class Loading:
 
     def _attempt(self, configuration: Configuration) -> tuple[Context, Any]:
         context = Context(migrate=self.migrate, catalog=self.catalog)
+        context.supplied = configuration.supplied
         return context, checked_refs(configuration.reader.read(configuration.data, (), context), context)
 
     # --- words for each part of a class -------------------------------------------------
@@ -197,35 +198,11 @@ def _told(problem: Problem, configuration: Configuration) -> Problem:
 
 
 def with_supplied(found: Any, configuration: Configuration) -> Any:
-    """A spec whose supplied values know what names them; raises for a secret that a configuration says itself."""
+    """A spec whose supplied values know what names them."""
     for path, table in configuration.supplied.items():
         is_secret = path in configuration.secrets
         found = _changed(found, path, lambda value: Supplied(freeze(table), value_of(value), is_secret))  # noqa: B023  # it is called at once
-    report = Report()
-    for path, value in _said(found) if _holds_supplied(found) else ():
-        if isinstance(value, Supplied) and value.is_secret and value.table is None:
-            hint = f'{path[-1]} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
-            report.add("secret", path, "a configuration does not say a secret itself", hint=hint)
-    if report:
-        raise report.error(configuration.name or "the configuration", configuration.place_of)
     return found
-
-
-def _holds_supplied(value: Any) -> bool:
-    if isinstance(value, (SpecData, FrozenDict)):
-        return any(map(_holds_supplied, (value.arguments if isinstance(value, SpecData) else value).values()))
-    return any(map(_holds_supplied, value)) if type(value) in (tuple, FrozenList) else isinstance(value, Supplied)
-
-
-def _said(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The arguments in a spec that are no defaults, outer ones first; reads no defaults, which takes long."""
-    if isinstance(value, (SpecData, FrozenDict)):
-        items: Iterable[tuple[Any, Any]] = (value.arguments if isinstance(value, SpecData) else value).items()
-    else:
-        items = enumerate(value) if type(value) in (tuple, FrozenList) else ()
-    for key, item in items:
-        yield (*path, key), item
-        yield from _said(item, (*path, key))
 
 
 def _changed(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:

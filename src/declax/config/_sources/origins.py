@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from declax.config._sources.composing import Configuration
+from declax.config._sources.keys import USE
 from declax.config.problems import Path, path_text, shown
 
 
@@ -67,9 +68,10 @@ def _origins(configuration: Configuration, path: Path, value: Any) -> Iterator[V
 def _alternative(configuration: Configuration, path: Path) -> ValueOrigin:
     """The alternative that a table came from."""
     document, said_by = configuration.used[path]
-    others = configuration.files.names(path, said_by.source)
+    field = path if said_by.source.file is None else tuple(key for key in said_by.path if key != USE)
+    others = configuration.files.names(field, said_by.source)
     name = document.file and document.file.rpartition("/")[2].rpartition(".")[0]
-    replaced = _replaced(configuration, (*path, "$use"))
+    replaced = _replaced(configuration, (*path, USE))
     known = tuple(other for other in others if other != name)
     return ValueOrigin(path_text(path), f"alternative {name!r}", str(said_by.place), None, replaced, known)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path as FilePath
 from typing import Any, Final
 
+from declax._fields.call import has_expression
 from declax._fields.specifiers import Notes
 from declax.config._data import SpecData, thaw
 from declax.config._files.documents import MAX_DEPTH
@@ -15,11 +16,11 @@ from declax.config._reading.part_readers import AnyReader, CallReader, UnionRead
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
 from declax.config._sources.alternatives import MAX_FILES
-from declax.config._sources.composing import Configuration, Origin, takes_alternatives
+from declax.config._sources.composing import Configuration, Origin, copied, takes_alternatives
 from declax.config._sources.expressions import ExpressionError, evaluate
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
-from declax.config.problems import KIND, REF, Path, Problem, path_text, shown, steps_of
+from declax.config.problems import KIND, REF, Path, Problem, did_you_mean, path_text, shown, steps_of
 from declax.errors import ConfigError
 
 _MAX_SECRET: Final = 65536
@@ -40,6 +41,7 @@ def resolve(configuration: Configuration, env: Collection[str] = ()) -> bool:
       configuration: is changed.
       env: variables of the environment that any field may read.
     """
+    configuration.own()
     found = _Resolving(configuration, env)
     found.visit((), configuration.reader, ())
     found.follow()
@@ -60,8 +62,8 @@ class _Resolving:
         """Resolves what stands at a path; `outer` has the files that lead to it."""
         config = self.configuration
         value = config.at(path)
-        if isinstance(value, str) and takes_alternatives(reader) and config.files.root is not None:
-            self._expand(path, value, config.known_origin(path), {}, outer)
+        if isinstance(value, str) and takes_alternatives(reader) and config.files.has(*config.field_of(path)):
+            self._expand(path, value, path, {}, outer)
             outer = (*outer, *self._file_at(path))
         elif isinstance(value, dict) and REF not in value and not _is_data(reader):
             if VALUE in value:
@@ -73,7 +75,7 @@ class _Resolving:
                 return
             while isinstance(value, dict) and USE in value and path not in config.broken:
                 said = {key: item for key, item in value.items() if key != USE}
-                self._expand(path, value[USE], config.known_origin((*path, USE)), said, outer)
+                self._expand(path, value[USE], (*path, USE), said, outer)
                 outer = (*outer, *self._file_at(path))
                 value = None if path in config.broken else config.at(path)
         if path in config.broken or len(path) > MAX_DEPTH:
@@ -84,24 +86,25 @@ class _Resolving:
 
     def _file_at(self, path: Path) -> tuple[str, ...]:
         file = self.configuration.known_origin(path).source.file
-        return () if file is None else (file,)
+        return () if file is None else (str(FilePath(file).resolve()),)
 
-    def _expand(self, path: Path, name: Any, origin: Origin, said: dict[str, Any], outer: tuple[str, ...]) -> None:
-        """Puts the values of an alternative under those that were said beside it."""
+    def _expand(self, path: Path, name: Any, said_at: Path, said: dict[str, Any], outer: tuple[str, ...]) -> None:
+        """Puts the values of an alternative, named at a path, under those that were said beside it."""
         config = self.configuration
+        origin, (field, source) = config.known_origin(said_at), config.field_of(said_at)
         self.is_changed = True
         self._count += 1
-        found = config.files.find(name, path, origin.source, outer if origin.source.file in outer else ())
+        found = config.files.find(name, field, source, outer if source.file in outer else ())  # which it may be part of
         if self._count > MAX_FILES:
             found = Problem("alternative", path, f"more than {MAX_FILES} alternatives are named", place=origin.place)
         if isinstance(found, Problem):
-            config.break_at(path, found, origin)
+            config.break_at(path, dataclasses.replace(found, path=path), origin)
             return
         if all(found is not known for known, _ in config.used.values()):
             config.problems += found.problems
         config.used[path] = (found, origin)
         origins = config.origins_below(path)
-        config.place(path, copy.deepcopy(found.data), Origin(found, (), origin.rank))
+        config.place(path, copied(found.data), Origin(found, (), origin.rank))
         names = self._names_at(path)
         for key, item in said.items():
             before = origins.get((key,), config.known_origin(path))
@@ -281,13 +284,19 @@ class Following:
             self._compute(inner)
         table = _without(self.configuration.at(path), [at[len(path) :] for at in self._open if at[: len(path)] == path])
         found = call.read(table, path, Context(catalog=call.catalog), {})
+        parameter = call.parameters.get(keys[0])
         try:
             if isinstance(found, SpecData):
                 value = thaw(get(found, ".".join(keys)))
                 return list(value) if isinstance(value, tuple) else value
         except ConfigError:
-            raise ExpressionError(f"there is no {written}") from None
-        raise ExpressionError(f"{written} is a default of a table in which something is wrong")
+            parameter = None
+        if parameter is None:
+            hint = did_you_mean(keys[0], call.parameters.by_name)
+            raise ExpressionError(f"there is no {written}" + (f"; {hint}" if hint else ""))
+        if len(keys) > 1 or parameter.is_required or has_expression(parameter.default):
+            raise ExpressionError(f"{written} is a default of a table in which something is wrong")
+        return parameter.make_default()
 
 
 def _step(holder: Any, key: str) -> Any:
@@ -300,7 +309,7 @@ def _step(holder: Any, key: str) -> Any:
 
 def _without(table: Any, paths: list[Path]) -> Any:
     """A copy of a table without the values at some paths, which are not known yet."""
-    made = copy.deepcopy(table)
+    made = copied(table)
     for *above, last in paths:
         holder = made
         for key in above:
