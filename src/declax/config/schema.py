@@ -90,7 +90,7 @@ class Schemas:
 
         return [reference(tag, target) for tag, target in choices.items()]
 
-    def bound(self, tag: str, call: CallReader) -> list[Schema]:
+    def bound(self, tag: str, call: Any) -> list[Schema]:
         """A reference to the definition of a function with arguments."""
         make = functools.partial(self._call_schema, tag, call, is_tag_needed=True, is_bound=True)
         return [self._once((tag, call, True), tag, make)]

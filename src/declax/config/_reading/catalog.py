@@ -365,7 +365,7 @@ class Catalog:
             own = name if name not in table else None
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
-        return FunctionReader(self, noun, table, own)
+        return FunctionReader(noun, table, self.bindable, own)
 
 
 class _UnresolvedError(Exception):

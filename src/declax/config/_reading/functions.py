@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from declax.config._data import Ref, SpecData
 from declax.config._reading.parameters import Parameters
@@ -16,9 +16,28 @@ from declax.config.registry import name_in
 from declax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from declax.config._reading.catalog import Catalog
-    from declax.config._reading.part_readers import CallReader
-    from declax.config.schema import Schemas
+    from declax.config._reading.readers import Schemas
+
+
+class Binding(Protocol):
+    """The reader of the arguments that data may bind to a function: a `CallReader`."""
+
+    name: str
+    names: tuple[str, ...]
+
+    def arguments(
+        self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """The arguments of a table, or None with problems in the report."""
+        ...
+
+    def check_readable(self) -> None:
+        """Raises the error of an unreadable parameter."""
+        ...
+
+
+FindBinding: TypeAlias = Callable[[Any], "tuple[Binding, str | None]"]
+"""Finds the reader of the arguments of a function, and the name of its first parameter."""
 
 
 class FunctionReader(NamesReader):
@@ -26,9 +45,9 @@ class FunctionReader(NamesReader):
 
     words = frozenset({"string", "table"})
 
-    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any], own: str | None = None) -> None:
+    def __init__(self, noun: str, table: Mapping[str, Any], find: FindBinding, own: str | None = None) -> None:
         super().__init__(noun, table, "unknown-activation")
-        self.catalog = catalog
+        self._find = find
         self.own = own  # the name of a default, whose arguments the schema leaves open: they may be of any type
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
@@ -55,7 +74,7 @@ class FunctionReader(NamesReader):
     def _bound(self, function: Any, given: Mapping[str, Any], path: Path, context: Context) -> Any:
         """A function with arguments, in the order of its parameters, so that equal ones compare as equal."""
         try:
-            call, first = self.catalog.bindable(function)
+            call, first = self._find(function)
         except ConfigError as error:  # it has no signature
             message = f"{error.where}: {error.problem}"
             context.add("invalid", path, message, expected=error.expected, got=error.got, hint=error.fix)
@@ -101,10 +120,10 @@ class FunctionReader(NamesReader):
         named = {"title": "by name", "enum": list(self.table)}
         return {"title": self.noun.partition(" ")[2], "anyOf": [named, *tables, *([alone] if plain else [])]}
 
-    def _call_or_none(self, function: Any) -> CallReader | None:
+    def _call_or_none(self, function: Any) -> Binding | None:
         """The reader of the arguments that data can bind; None if there are none."""
         try:
-            call, _ = self.catalog.bindable(function)
+            call, _ = self._find(function)
             call.check_readable()
         except ConfigError:
             return None
