@@ -48,6 +48,7 @@ sys.exit(status)
 
 FIRST = """
 import time
+from collections.abc import Callable
 start = time.perf_counter_ns()
 import jax
 of_jax = time.perf_counter_ns() - start
@@ -57,15 +58,17 @@ import declax as dx
 class Small(dx.Layer):
     dim: int = dx.field(ge=1)
     rate: float = dx.field(default=0.1, ge=0, le=1)
-    up = dx.Linear(dim, 4 * dim)
+    activation: Callable[[jax.Array], jax.Array] = dx.static(default=dx.relu)
+    up: dx.Linear = dx.Linear(dim, 4 * dim)
 
 Small(2, rngs=dx.Rngs(0))
 rngs = dx.Rngs(0)
+data = {"dim": 2, "rate": 0.5, "activation": "gelu", "up": {"use_bias": False}}
 dx.from_config
 times = []
 for _ in range(10):
     start = time.perf_counter_ns()
-    dx.from_config(Small, {"dim": 2, "rate": 0.5}, rngs=rngs)
+    dx.from_config(Small, data, rngs=rngs)
     times.append(time.perf_counter_ns() - start)
 print(times[0] - sorted(times[1:])[4], of_jax)
 """

@@ -32,13 +32,13 @@ print(sorted(name for name in sys.modules if name in ("declax.nn.recurrent", "de
 class Net(dx.Module):
     dim: int = dx.field(default=1, ge=1)
     rate: float = 0.1
-    missing: "Nowhere | None" = None  # noqa: F821, UP037  # type: ignore[name-defined]  # of type checkers only
+    missing: "Nowhere | None" = None  # noqa: F821, UP037  # of type checkers only
     anything: Any = None
 
 
 def test_only_those_that_a_table_has_are_made():
     catalog = Catalog()
-    assert catalog.root_reader(Net).read({"dim": 2}, (), Context(catalog=catalog))["dim"] == 2
+    assert catalog.root_reader(Net).read({"dim": 2}, (), Context(catalog=catalog)).arguments["dim"] == 2
     assert set(catalog.call(Net).readers) == {"dim"}
 
 
@@ -60,7 +60,7 @@ def test_unknown_and_missing_keys_name_all_parameters():
         dx.from_config(Net, {"depth": 2})
 
 
-def unread(dim: int, **options: "Nowhere") -> None:  # noqa: F821, UP037  # type: ignore[name-defined]
+def unread(dim: int, **options: "Nowhere") -> None:  # noqa: F821, UP037
     """Of keywords whose annotation does not exist."""
 
 

@@ -185,7 +185,7 @@ def test_refs_to_nothing(ref):
     ],
 )
 def test_refs_lead_backwards_only(elements):
-    with pytest.raises(ConfigError, match="no earlier part has this path|at a later part") as caught:
+    with pytest.raises(ConfigError, match=r"no earlier part has this path|at a later part") as caught:
         dx.spec(dx.List, elements).build()
     assert {p.code for p in caught.value.problems} <= {"ref-to-nothing", "ref-to-later"}
 

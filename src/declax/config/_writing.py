@@ -16,12 +16,12 @@ from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData
 from declax.config._declared import exact_arguments
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
+from declax.config._reading.functions import FunctionReader
 from declax.config._reading.parameters import called, target_name
 from declax.config._reading.part_readers import (
     VERSION,
     AnyReader,
     ChoiceReader,
-    FunctionReader,
     InitializerReader,
     choices_at,
     version_of,

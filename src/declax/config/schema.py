@@ -14,8 +14,8 @@ from declax.config._data import freeze
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
-from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, version_of, without_parts
-from declax.config._reading.readers import Reader, Schema
+from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, UnionReader, version_of
+from declax.config._reading.readers import ObjectReader, Reader, Schema
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
@@ -90,7 +90,7 @@ class Schemas:
 
         return [reference(tag, target) for tag, target in choices.items()]
 
-    def bound(self, tag: str, call: CallReader) -> list[Schema]:
+    def bound(self, tag: str, call: Any) -> list[Schema]:
         """A reference to the definition of a function with arguments."""
         make = functools.partial(self._call_schema, tag, call, is_tag_needed=True, is_bound=True)
         return [self._once((tag, call, True), tag, make)]
@@ -123,7 +123,7 @@ class Schemas:
             properties[VERSION] = {"type": "integer", "minimum": 1, "maximum": version_of(call.called)}
         for parameter in call.parameters:
             reader = call.readers[parameter.name]
-            properties[parameter.name] = self._parameter(parameter, without_parts(reader) if is_bound else reader)
+            properties[parameter.name] = self._parameter(parameter, _without_parts(reader) if is_bound else reader)
         made: Schema = {"title": tag, "type": "object"}
         if summary:
             made["description"] = summary
@@ -162,3 +162,11 @@ class Schemas:
             "additionalProperties": False,
         }
         return self._once(REF, "reference", lambda: made)
+
+
+def _without_parts(reader: Reader) -> Reader:
+    """A reader of what can be bound to a function, for the schema: without tables of parts."""
+    if isinstance(reader, UnionReader):
+        plain_ones = [m for m in reader.members if type(m) is not ChoiceReader]
+        return UnionReader(plain_ones) if plain_ones else ObjectReader(None, "a part")
+    return ObjectReader(None, "a part") if type(reader) is ChoiceReader else reader

@@ -6,7 +6,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypedDict, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -46,11 +46,18 @@ from declax.transforms.vectorization import vmap
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from declax.config.specs import Spec
-
 M = TypeVar("M", bound=Module)
+M_co = TypeVar("M_co", bound=Module, covariant=True)
 X = TypeVar("X")
 Y = TypeVar("Y")
+
+
+class _Buildable(Protocol[M_co]):
+    """A Spec, which is of a module above this one."""
+
+    def build(self, *, rngs: Rngs | None = None) -> M_co:
+        """Builds a layer."""
+        ...
 
 
 class StackOptions(TypedDict, total=False):
@@ -108,7 +115,7 @@ class Stacked(Module, Generic[M]):
     @overload
     def __init__(self, build: Callable[..., M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
     @overload
-    def __init__(self, spec: Spec[M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
+    def __init__(self, spec: _Buildable[M], n: int, /, **options: Unpack[StackOptions]) -> None: ...
     def __init__(
         self,
         build: Any,
@@ -369,7 +376,7 @@ def _check_options(build: object, n: object, remat: object) -> None:
         )
 
 
-def _built(spec: Spec[Any], rngs: Rngs | None = None) -> Any:
+def _built(spec: _Buildable[Any], rngs: Rngs | None = None) -> Any:
     return spec.build(rngs=rngs)
 
 

@@ -40,6 +40,7 @@ from declax._typing import MISSING, Initializer
 from declax._variables.variable import Variable
 from declax.config import registry
 from declax.config._data import SpecData, is_spec_class
+from declax.config._reading.functions import FunctionReader, without_first
 from declax.config._reading.parameters import (
     NO_BINDINGS,
     Bindings,
@@ -54,11 +55,9 @@ from declax.config._reading.part_readers import (
     AnyReader,
     CallReader,
     ChoiceReader,
-    FunctionReader,
     InitializerReader,
     UnionReader,
     anywhere,
-    without_first,
 )
 from declax.config._reading.readers import (
     TEXTS,
@@ -366,7 +365,7 @@ class Catalog:
             own = name if name not in table else None
             table.setdefault(name, default)
         noun = "a function" if origin is not collections.abc.Callable else "an activation"
-        return FunctionReader(self, noun, table, own)
+        return FunctionReader(noun, table, self.bindable, own)
 
 
 class _UnresolvedError(Exception):

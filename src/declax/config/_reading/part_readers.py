@@ -17,6 +17,7 @@ from declax._fields.specifiers import multiple_of
 from declax._typing import MISSING, Initializer
 from declax.config import registry
 from declax.config._data import FrozenDict, Ref, SpecData
+from declax.config._reading.functions import FunctionReader
 from declax.config._reading.limits import checked, is_multiple
 from declax.config._reading.parameters import (
     NO_BINDINGS,
@@ -36,8 +37,6 @@ from declax.config._reading.readers import (
     IntReader,
     ListReader,
     MappingReader,
-    NamesReader,
-    ObjectReader,
     Reader,
     Schema,
     StrReader,
@@ -46,12 +45,12 @@ from declax.config._reading.readers import (
     is_list,
     listed,
     plain,
-    read_ref,
     unquoted_table,
 )
+from declax.config._reading.references import read_ref
 from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, described, did_you_mean, shown
-from declax.config.registry import kinds_of, layers, name_in
+from declax.config.registry import kinds_of, layers
 from declax.errors import ConfigError, DeclaxError, FieldError, describe, type_name, with_article
 from declax.initializers import NamedInitializer
 
@@ -238,111 +237,6 @@ class InitializerReader(ChoiceReader):
         return {"title": "initializer", "anyOf": [named, *schemas.definitions(makers, is_tag_needed=True)]}
 
 
-class FunctionReader(NamesReader):
-    """A function by name, with some of its arguments by a table, which gives a `functools.partial`; or any callable."""
-
-    words = frozenset({"string", "table"})
-
-    def __init__(self, catalog: Catalog, noun: str, table: Mapping[str, Any], own: str | None = None) -> None:
-        super().__init__(noun, table, "unknown-activation")
-        self.catalog = catalog
-        self.own = own  # the name of a default, whose arguments the schema leaves open: they may be of any type
-
-    def read(self, value: Any, path: Path, context: Context) -> Any:
-        if isinstance(value, functools.partial) and self._is_named(value):
-            found = self._bound(value.func, value.keywords, path, context)
-            return value if found is not INVALID and tuple(found.keywords) == tuple(value.keywords) else found
-        if not isinstance(value, Mapping):
-            return super().read(value, path, context)
-        tag = value.get(KIND)
-        if KIND not in value:
-            message, hint = f"the key {KIND!r}, which selects the function, is missing", f"{KIND} = ..."
-            context.add("missing-kind", path, message, expected=listed(self.table), got=shown(value), hint=hint)
-            return INVALID
-        if type(tag) is not str:
-            return context.wrong((*path, KIND), f"string, {self.expected}", tag)
-        function = super().read(tag, (*path, KIND), context)
-        given = {key: item for key, item in value.items() if key != KIND}
-        return self._bound(function, given, path, context) if given and function is not INVALID else function
-
-    def _is_named(self, value: functools.partial[Any]) -> bool:
-        """Whether data can describe a partial."""
-        return not value.args and bool(value.keywords) and name_in(self.table, value.func) is not None
-
-    def _bound(self, function: Any, given: Mapping[str, Any], path: Path, context: Context) -> Any:
-        """A function with arguments, in the order of its parameters, so that equal ones compare as equal."""
-        try:
-            call, first = self.catalog.bindable(function)
-        except ConfigError as error:  # it has no signature
-            return _add_error(error, target_name(function), path, context)
-        if first in given:
-            message = f"{first!r} is the argument with which the model calls {call.name}"
-            context.add("unknown-key", (*path, first), message, expected=listed(call.names), hint=f"remove {first!r}")
-            return INVALID
-        found = call.arguments(given, path, context, {})
-        if found is None:
-            return INVALID
-        for name, value in found.items():
-            try:
-                hash(value)
-                is_plain = not isinstance(value, (SpecData, Ref))
-            except TypeError:
-                is_plain = False
-            if not is_plain:
-                return context.wrong((*path, name), "a plain value with a hash, since it is bound to a function", value)
-        ordered = sorted(found, key=lambda name: call.names.index(name) if name in call.names else len(call.names))
-        return functools.partial(function, **{name: found[name] for name in ordered})
-
-    def schema(self, schemas: Schemas) -> Schema:
-        return schemas.shared(self, self.noun.partition(" ")[2])
-
-    def definition(self, schemas: Schemas) -> Schema:
-        tables: list[Schema] = []
-        plain: list[str] = []
-        for name, function in self.table.items():
-            if name == self.own:
-                tables += [{"type": "object", "properties": {KIND: {"const": name}}, "required": [KIND]}]
-                continue
-            call = self._call_or_none(function)
-            tables += [] if call is None else schemas.bound(name, call)
-            plain += [name] if call is None else []
-        alone: Schema = {
-            "title": "without arguments",
-            "type": "object",
-            "properties": {KIND: {"enum": plain}},
-            "required": [KIND],
-            "additionalProperties": False,
-        }
-        named = {"title": "by name", "enum": list(self.table)}
-        return {"title": self.noun.partition(" ")[2], "anyOf": [named, *tables, *([alone] if plain else [])]}
-
-    def _call_or_none(self, function: Any) -> CallReader | None:
-        """The reader of the arguments that data can bind; None if there are none."""
-        try:
-            call, _ = self.catalog.bindable(function)
-            call.check_readable()
-        except ConfigError:
-            return None
-        return call if call.names else None
-
-
-def without_parts(reader: Reader) -> Reader:
-    """A reader of what can be bound to a function, for the schema: without tables of parts."""
-    if isinstance(reader, UnionReader):
-        plain_ones = [m for m in reader.members if type(m) is not ChoiceReader]
-        return UnionReader(plain_ones) if plain_ones else ObjectReader(None, "a part")
-    return ObjectReader(None, "a part") if type(reader) is ChoiceReader else reader
-
-
-def without_first(parameters: Parameters) -> tuple[Parameters, str | None]:
-    """The parameters that data can bind: all but the first, which the model gives; and the name of the first."""
-    first = next(iter(parameters.positional), parameters.variadic)
-    left = {
-        name: parameter for name, parameter in parameters.by_name.items() if name not in (first, parameters.variadic)
-    }
-    return dataclasses.replace(parameters, by_name=MappingProxyType(left), required=(), variadic=None), first
-
-
 class UnionReader(Reader):
     """A union: the type of the data selects the member; several candidates are tried in order."""
 
@@ -441,7 +335,8 @@ class CallReader:
         self.target = target
         self.name: str = target_name(target)
         self.parameters: Parameters = parameters or parameters_of(target)
-        self.names: tuple[str, ...] = tuple(self.parameters.by_name)
+        self.known: dict[str, Parameter] = dict(self.parameters.by_name)
+        self.names: tuple[str, ...] = tuple(self.known)
         self.refusals: dict[str, ConfigError] = {}
         if KIND in self.parameters.by_name:
             self.refusals[KIND] = ConfigError(
@@ -454,14 +349,11 @@ class CallReader:
         cls = getattr(annotation, "cls", self.called)
         self._bindings = bindings_of(cls, getattr(annotation, "args", ())) if isinstance(cls, type) else NO_BINDINGS
         self.readers: dict[str, Reader] = _Readers(self._make)
+        extra = self.parameters.extra
+        self.extra: Reader | None = None if extra is None else self._reader(extra)
         self.renamed: dict[str, str] = {
             old: p.name for p in self.parameters if (old := p.notes.get("renamed_from")) is not None
         }
-
-    @functools.cached_property
-    def extra(self) -> Reader | None:
-        """The reader of each of the ``**kwargs``."""
-        return None if self.parameters.extra is None else self._reader(self.parameters.extra)
 
     def _make(self, name: str) -> Reader:
         parameter = self.parameters.by_name[name]
@@ -476,7 +368,7 @@ class CallReader:
             return self.catalog.anything
 
     def reader_of(self, name: str) -> Reader | None:
-        return self.readers[name] if name in self.parameters.by_name else self.extra
+        return self.readers[name] if name in self.known else self.extra
 
     def check_readable(self, names: Collection[Any] | None = None) -> None:
         """Raises the error of an unreadable parameter, of some names or of all.
@@ -484,9 +376,8 @@ class CallReader:
         Then the annotations are resolved again at the next use.
         """
         for name in self.names if names is None else names:
-            if name not in self.readers and name in self.parameters.by_name:
+            if name not in self.readers and name in self.known:
                 self.readers[name]
-        _ = self.extra
         for name, error in self.refusals.items():
             if names is None or name == KIND or name in names:
                 self.catalog.forget(self.target)
@@ -544,22 +435,24 @@ class CallReader:
         self, table: Mapping[str, Any], path: Path, context: Context, choices: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The arguments of a table, or None with problems in the report."""
-        self.check_readable(())
+        if self.refusals:
+            self.check_readable(())
         current = upgraded(self.called, table, path, context)
         if current is None:
             return None
-        self.check_readable(current)
+        known = self.known
         found: dict[Any, Any] = {}
         unknown: list[Any] = []
-        known, readers = self.parameters.by_name, self.readers
         for key, item in current.items():
             name: Any = key
             if key not in known:
                 name = self.renamed.get(key) if context.migrate and isinstance(key, str) else None
             if name in known and (name == key or name not in current):
-                found[name] = readers[name].read(item, (*path, key), context)
+                found[name] = self.readers[name].read(item, (*path, key), context)
             elif key != KIND and (key != SCHEMA or path):
                 unknown.append(key)
+        if self.refusals:
+            self.check_readable(current)
         for key in unknown:
             is_name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
             if self.extra is not None and is_name and key not in (*_FORBIDDEN, "self", "cls"):

@@ -21,9 +21,8 @@ import numpy as np
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP
 from declax.config._reading.parameters import is_dtype_like, target_name
-from declax.config.problems import EACH, REF, Path, Report, described, did_you_mean, shown, steps_of
+from declax.config.problems import Path, Report, described, did_you_mean, shown
 from declax.config.registry import ACTIVATIONS, DTYPES, dtype_name, name_in
-from declax.errors import ConfigError
 
 if TYPE_CHECKING:
     from declax.config.schema import Schemas as Schemas
@@ -50,9 +49,7 @@ class Limits(NamedTuple):
     allows_nan: bool = False
 
     def allow(self, value: int) -> bool:
-        """Whether an int is of at most 128 bits, or within a bound."""
-        if -_MAX_INT < value < _MAX_INT:
-            return True
+        """Whether a bound allows an int of more than 128 bits."""
         return self.high is not None and value <= self.high if value > 0 else self.low is not None and value >= self.low
 
 
@@ -235,8 +232,8 @@ class IntReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if _is_int(value):
-            is_small = -_MAX_INT < value < _MAX_INT
-            return value if is_small or context.limits.allow(value) else _too_big(value, self.expected, path, context)
+            is_fine = -_MAX_INT < value < _MAX_INT or context.limits.allow(value)
+            return value if is_fine else _too_big(value, self.expected, path, context)
         hint = None
         if type(value) is str:
             hint = _unquoted(value, int)
@@ -255,7 +252,7 @@ class FloatReader(Reader):
 
     def read(self, value: Any, path: Path, context: Context) -> Any:
         if isinstance(value, (float, np.floating)):
-            is_fine = context.limits.allows_nan or math.isfinite(value)
+            is_fine = math.isfinite(value) or context.limits.allows_nan
             return value if is_fine else _not_finite(value, self.expected, path, context)
         if _is_int(value):
             with contextlib.suppress(OverflowError):
@@ -713,51 +710,6 @@ class AliasReader(WrappingReader):
 
 
 # --- helpers ----------------------------------------------------------------------
-
-
-def read_ref(table: Mapping[str, Any], path: Path, context: Context, reader: Reader) -> Any:
-    """The Ref of a table with the key ``$ref``; its target is checked after reading."""
-    target = table[REF]
-    others = [key for key in table if key != REF]
-    if others:
-        listed_keys = ", ".join(shown(key, 40) for key in others[:6])
-        context.add(
-            "unknown-key", (*path, others[0] if isinstance(others[0], str) else shown(others[0])),
-            f"a table with {REF!r} stands for another part as it is, and has no other keys",
-            expected='{ "$ref" = "/path/to/part" } and no other key', got=listed_keys,
-            hint=f"remove {listed_keys}; or remove {REF!r}, and describe a part of its own",
-        )  # fmt: skip
-        return INVALID
-    keys = _keys_of_ref(target, path, context) if type(target) is str else None
-    if keys is not None:
-        ref = Ref.to(keys)
-        context.add_ref(path, ref.keys, reader)
-        return ref
-    is_short = type(target) is str and len(target) < 100 and re.fullmatch(r"[\w./\[\]-]*\w[\w./\[\]-]*", target)
-    hint = "/" + "/".join(re.findall(r"[\w-]+", target)) if is_short else None
-    context.add(
-        "ref", path, "not a reference: a path from the root has a / before each name and index, or dots between them",
-        expected='{ "$ref" = "/path/to/part" }, "path.to.part", or ".name" for a part of the same table',
-        got=shown(dict(table) if type(target) is not str else target), hint=hint and f'"$ref" = "{hint}"',
-    )  # fmt: skip
-    return INVALID
-
-
-def _keys_of_ref(text: str, path: Path, context: Context) -> tuple[str, ...] | None:
-    """The path of a reference, from where Refs start; None if the text is no path."""
-    if text.startswith("/"):
-        with contextlib.suppress(ConfigError):
-            return Ref(text).keys
-        return None
-    is_relative = text.startswith(".")
-    keys = None if "/" in text or ".." in text else steps_of(text[1:] if is_relative else text)
-    if keys is None or EACH in keys:
-        return None
-    around = list(path[len(context.base) :])
-    while around and isinstance(around[-1], int):  # the items of a list stand in the table that has the list
-        around.pop()
-    around = around[:-1] if is_relative else []
-    return (*map(str, around), *keys)
 
 
 def entries(value: Any) -> Iterable[tuple[Any, Any]]:
