@@ -239,6 +239,34 @@ def test_plan(run, folder):
         assert text in told
 
 
+def test_plan_with_kinds_of_memory(run, folder):
+    """By the name of a kind of Variables; the first one that takes a Variable decides."""
+    words = ("plan", "cli_models:Net", "net.toml", "--mesh", "data=4", "--out", str(folder / "plan.json"))
+    for memory, moved in {
+        "OptVariable=pinned_host": {"optimizer"},
+        "Param=device, Variable=pinned_host": {"optimizer"},
+        "Param=pinned_host": {"model"},
+        "": set(),
+    }.items():
+        status, printed, _ = run(*words, "--optimizer", "adam", "--memory", memory)
+        assert status == 0
+        assert ("in pinned_host" in printed) == bool(moved)
+        read = dx.Plan.read(folder / "plan.json")
+        assert {entry.path[0] for entry in read.entries if entry.memory_kind == "pinned_host"} == moved
+    _, script, _ = run("completion", "bash")
+    assert any("plan -" in line and "--memory" in line for line in script.splitlines())
+    for memory, optimizer, text in (
+        ("OptVarable=pinned_host", "adam", "did you mean 'OptVariable'?"),
+        ("OptVariable=pinned_host", None, "fix:      --optimizer adam"),
+        ("OptVariable=pined_host", "adam", "did you mean 'pinned_host'?"),
+        ("OptVariable=x", "adam", "fix:      --memory OptVariable=pinned_host"),
+        ("OptVariable", "adam", "--memory: not names with values"),
+    ):
+        status, _, told = run(*words, "--memory", memory, *(() if optimizer is None else ("--optimizer", optimizer)))
+        assert status == 2
+        assert text in told
+
+
 def test_plan_and_summary_name_the_option_for_rules(run, folder):
     (folder / "named_models.py").write_text(
         "import declax as dx\n\n\n@dx.dataclass\nclass Named(dx.Layer):\n    dim: int = dx.field()\n"

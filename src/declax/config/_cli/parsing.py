@@ -116,6 +116,11 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "default": "names",
         "help": "how arrays are split (default: by names)",
     },
+    "--memory": {
+        "metavar": "KINDS",
+        "default": "",
+        "help": "which memory holds Variables of a kind, such as OptVariable=pinned_host",
+    },
     "--out": {"metavar": "FILE", "help": "write the plan to a file too, which dx.Plan.read reads"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
     "--strict": {"action": "store_true", "help": "warnings are errors, such as axes that are added by chance"},
@@ -158,7 +163,7 @@ def declax_parser() -> Parser:
     )  # fmt: skip
     add(
         "plan", "show where each array is on a mesh, why, and its bytes on each device; no device is needed", _PART,
-        "--env --mesh --strategy --rules --optimizer --out --format",
+        "--env --mesh --strategy --rules --memory --optimizer --out --format",
         "plan models:GPT gpt.toml --mesh data=64,model=4 --strategy fsdp",
         "plan models:GPT gpt.toml --mesh data=8,model=4 --rules embed=,mlp=model --optimizer adam --out plan.json",
     )  # fmt: skip
