@@ -25,6 +25,7 @@ class ReadRun(NamedTuple):
     name: str
     spec: Spec[Any]
     configuration: Configuration
+    words: tuple[str, ...]
 
 
 def documents_of(words: Words) -> list[Document]:
@@ -59,7 +60,7 @@ def read_runs(
             continue
         if not isinstance(value, Spec):
             raise ConfigError("the command line", "the configuration describes no object", got=describe(value))
-        found.append(ReadRun(run.name, value, configuration))
+        found.append(ReadRun(run.name, value, configuration, tuple(run.texts)))
     problems = dict.fromkeys(problem for error in failures for problem in error.problems)
     if len(failures) < 2 or not problems:
         return found, failures[0] if failures else None

@@ -51,6 +51,14 @@ class Run(NamedTuple):
         """The words with their values; those with some origins in the other reading."""
         return [(word, other if word.origin in others else value) for word, value, other in self.chosen]
 
+    @property
+    def texts(self) -> list[str]:
+        """The words as this run has them: with one value each."""
+        return [
+            f"{path_text(word.path)}={_short(value)}" if len(word.values) > 1 else word.text
+            for word, value, _ in self.chosen
+        ]
+
 
 def is_word(text: str) -> bool:
     """Whether a word of a command line changes a configuration; other words are files, classes and parts.
@@ -107,9 +115,9 @@ def _split(text: str) -> Iterator[str]:
             quote = "" if character == quote else quote
         elif character in "\"'":
             quote = character
-        elif character in "[{":
+        elif character in "([{":
             depth += 1
-        elif character in "]}":
+        elif character in ")]}":
             depth -= 1
         elif character == "," and depth == 0:
             yield text[begun:position]

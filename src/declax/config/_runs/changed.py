@@ -1,0 +1,57 @@
+"""Defaults of the code that have changed since a run was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from declax import _jax
+from declax._typing import MISSING
+from declax.config._files.documents import Document
+from declax.config._runs.folders import RunFolder
+from declax.config._sources.loading import Loading
+from declax.config.loading import to_config
+from declax.config.problems import Path, path_text, shown
+from declax.config.specs import Spec
+from declax.errors import ConfigError, ConfigWarning
+
+_MAX_LINES: Final = 20
+
+
+def warn_of_changed(
+    folder: RunFolder, recorded: Spec[Any], target: Any, extra: tuple[Any, ...], env: Collection[str]
+) -> None:
+    """Warns of values that are recorded, and would be others if the same words were said now.
+
+    What class bodies compute is reported where the record is read.
+    """
+    said = folder.about.get("said")
+    with contextlib.suppress(ConfigError), warnings.catch_warnings():  # words that are wrong now tell nothing
+        warnings.simplefilter("ignore", ConfigWarning)
+        found = Loading(target, extra=extra, env=env, migrate=True).run([Document(None, said)]).value
+        now, then = (dict(_values(to_config(spec, full=True, extra=extra), ())) for spec in (found, recorded))
+        lines = [
+            f"  {path_text(path)}: {shown(value)}, and not {shown(now[path])}"
+            for path, value in then.items()
+            if now.get(path, MISSING) not in (MISSING, value)
+        ]
+        if not lines:
+            return
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
+    text = "\n".join([f"{folder.record}: defaults of the code have changed; the values of the record are used:", *lines])
+    warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
+
+
+def _values(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """The values in tables and lists, by path; those of keys with a dollar apart."""
+    items: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else None
+    if items is None:
+        yield path, data
+        return
+    for key, value in items:
+        if not str(key).startswith("$"):
+            yield from _values(value, (*path, key))
