@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Collection, Iterator
@@ -28,22 +27,30 @@ def warn_of_changed(
 
     What class bodies compute is reported where the record is read.
     """
-    said = folder.about.get("said")
-    with contextlib.suppress(ConfigError), warnings.catch_warnings():  # words that are wrong now tell nothing
-        warnings.simplefilter("ignore", ConfigWarning)
-        found = Loading(target, extra=extra, env=env, migrate=True).run([Document(None, said)]).value
-        now, then = (dict(_values(to_config(spec, full=True, extra=extra), ())) for spec in (found, recorded))
-        lines = [
-            f"  {path_text(path)}: {shown(value)}, and not {shown(now[path])}"
-            for path, value in then.items()
-            if now.get(path, MISSING) not in (MISSING, value)
-        ]
-        if not lines:
-            return
+    try:
+        lines = _changes(folder.about.get("said"), recorded, Loading(target, extra=extra, env=env, migrate=True), extra)
+    except ConfigError:
+        return  # words that are wrong now tell nothing
+    if not lines:
+        return
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
-    text = "\n".join([f"{folder.record}: defaults of the code have changed; the values of the record are used:", *lines])
+    text = "\n".join(
+        [f"{folder.record}: defaults of the code have changed; the values of the record are used:", *lines]
+    )
     warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
+
+
+def _changes(said: Any, recorded: Spec[Any], loading: Loading, extra: tuple[Any, ...]) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # the record gave them already
+        found = loading.run([Document(None, said)]).value
+    now, then = (dict(_values(to_config(spec, full=True, extra=extra), ())) for spec in (found, recorded))
+    return [
+        f"  {path_text(path)}: {shown(value)}, and not {shown(now[path])}"
+        for path, value in then.items()
+        if now.get(path, MISSING) not in (MISSING, value)
+    ]
 
 
 def _values(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:

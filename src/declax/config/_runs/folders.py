@@ -136,8 +136,8 @@ def find_folder(word: str, root: Path) -> RunFolder:
     inside = path.parent if len(path.parts) > 1 else root
     names = [folder.path.name for folder in folders_in(inside)]
     found = [name for name in names if name.startswith(path.name)]
-    if len(found) == 1:
-        return RunFolder(inside / found[0])
+    if len(found) == 1 or path.name in found:
+        return RunFolder(inside / (path.name if path.name in found else found[0]))
     if found:
         few = ", ".join(found[:6]) + (f", ... {len(found) - 6} more" if len(found) > 6 else "")
         raise DeclaxError(word, "several runs have names that begin so", got=few, fix="write more of the name")
