@@ -204,7 +204,7 @@ def test_a_run_is_running_until_it_is_complete():
 
 def test_an_exception_in_the_block_makes_a_failed_run():
     with pytest.raises(ZeroDivisionError), begun() as run:
-        1 / 0  # noqa: B018  # it raises
+        1 / 0  # it raises
     assert run.status == "failed"
     assert "ZeroDivisionError" in (run.path / "error.txt").read_text()
     with begun("--resume", run.name):
@@ -212,9 +212,10 @@ def test_an_exception_in_the_block_makes_a_failed_run():
 
 
 def test_an_exception_after_the_end_leaves_a_complete_run():
-    with pytest.raises(ZeroDivisionError), begun() as run:
-        run.complete()
-        1 / 0  # noqa: B018  # it raises
+    run = begun()
+    run.complete()
+    with pytest.raises(ZeroDivisionError), run:
+        1 / 0  # it raises
     assert run.status == "complete"
     assert not (run.path / "error.txt").exists()
 
@@ -254,7 +255,7 @@ def test_without_locks_the_file_names_the_process(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(locks, "_fcntl", lambda: None)
     lock = Lock(folder)
     assert str(holder_of(folder)).endswith("of a file system without locks")
-    with pytest.raises(dx.errors.DeclaxError, match="delete .*lock"):
+    with pytest.raises(dx.errors.DeclaxError, match=r"delete .*lock"):
         Lock(folder)
     lock.release()
     assert holder_of(folder) is None
@@ -404,7 +405,7 @@ def test_a_changed_default_is_reported_and_the_record_is_used(folder: Path, monk
 def test_status_lists_the_runs_of_a_folder(capsys: pytest.CaptureFixture[str]):
     completed("rate=0.5")
     with pytest.raises(ZeroDivisionError), begun("steps=2"):
-        1 / 0  # noqa: B018  # it raises
+        1 / 0  # it raises
     (Path("runs") / "notes").mkdir()
     for words in (["--status"], ["--status", "runs/"]):
         with pytest.raises(SystemExit) as ended:
@@ -456,9 +457,8 @@ def script(folder: Path) -> Path:
 
 
 def started(script: Path, *words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, str(script), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = [sys.executable, str(script), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("begun"), line + process.stdout.read()

@@ -158,9 +158,7 @@ class Catalog:
         if owner is Sequential:
             layer = [ChoiceReader(self, anywhere(self.extra), "a layer"), self._function(MISSING)]
             return [ListReader(UnionReader(layer), list), *layer]
-        if (
-            getattr(owner, "_pytree__makes_layers", False) and default is MISSING
-        ):  # `Stacked` builds a Spec once for each layer
+        if getattr(owner, "_pytree__makes_layers", False) and default is MISSING:  # `Stacked` builds a Spec once for each layer
             spec = ChoiceReader(self, anywhere(self.extra), "a layer", keeps_specs=True)
             return [spec, self._function(MISSING)]
         if is_dtype(default):

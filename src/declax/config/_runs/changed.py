@@ -35,9 +35,8 @@ def warn_of_changed(
         return
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
-    text = "\n".join(
-        [f"{folder.record}: defaults of the code have changed; the values of the record are used:", *lines]
-    )
+    title = f"{folder.record}: defaults of the code have changed; the values of the record are used:"
+    text = "\n".join([title, *lines])
     warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
 
 

@@ -32,12 +32,6 @@ def list_runs(root: Path, output: Output) -> None:
 def _described(folder: RunFolder) -> dict[str, Any]:
     status = folder.status
     about = {} if status == UNREADABLE else folder.about
-    found = {key: about.get(key) for key in ("fingerprint", "seed", "time", "ended")}
-    found["time"] = found["time"] or ""
-    return {
-        "run": folder.path.name,
-        "status": status,
-        **found,
-        "files": about.get("files", []),
-        "words": about.get("words", []),
-    }
+    found: dict[str, Any] = {key: about.get(key) for key in ("fingerprint", "seed", "ended")}
+    said = {"time": about.get("time", ""), "files": about.get("files", []), "words": about.get("words", [])}
+    return {"run": folder.path.name, "status": status, **found, **said}
