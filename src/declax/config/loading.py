@@ -36,7 +36,9 @@ from declax.config._reading.part_readers import choices_at
 from declax.config._reading.readers import Reader
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading, name_of
-from declax.config._sources.words import expand, is_word, parse_word
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, expand
+from declax.config._sources.words import is_word, parse_word
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
@@ -112,7 +114,8 @@ def _loaded(
 ) -> tuple[Spec[Any], Configuration]:
     documents = [read_source(source) for source in sources if not _is_word(source)]
     changes = [parse_word(word) for word in (*(source for source in sources if _is_word(source)), *words)]
-    runs = list(itertools.islice(expand(changes), 2))
+    documents, changes, plan = take_sweeps(documents, changes, GRID)
+    runs = list(itertools.islice(expand(changes, plan), 2))
     if len(runs) > 1:
         swept = next(word for word in changes if len(word.values) > 1)
         problem = "a word has several values, which are several runs"

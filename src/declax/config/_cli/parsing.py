@@ -95,6 +95,25 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "type": int,
         "help": "the seed of the random streams that parts take, and of the field seed if there is one (default 0)",
     },
+    "--zip": {
+        "action": "append",
+        "default": [],
+        "metavar": "PATH,PATH",
+        "help": "values of these paths go together, the first with the first; repeat it for several groups",
+    },
+    "--samples": {"type": int, "metavar": "N", "help": "how many values uniform(a,b) and other random ones give"},
+    "--sweep-seed": {"type": int, "metavar": "N", "help": "the seed of the random values of a sweep (default 0)"},
+    "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "how many runs of a sweep run at once (default 1)"},
+    "--launch": {
+        "choices": ("slurm", "local"),
+        "help": "run a sweep on a cluster, by submitit; local: on this machine",
+    },
+    "--launch-option": {
+        "action": "append",
+        "default": [],
+        "metavar": "KEY=VALUE",
+        "help": "an option of submitit, such as timeout_min=60 or slurm_partition=gpu; repeat it for several",
+    },
     "--resume": {"metavar": "RUN", "help": "continue a run, by its folder or the beginning of its name"},
     "--rerun": {"metavar": "RUN", "help": "start a run anew, in another folder; words change its values"},
     "--status": {
@@ -170,10 +189,10 @@ def script_parser(about: str, *, has_runs: bool = False) -> Parser:
     parser = Parser(epilog=about)
     words = f"configuration files ({_FILES}; later ones win), and words that change values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
-    parser.add_options("--show --seed")
+    parser.add_options("--show --seed --zip --samples --sweep-seed")
     parser.add_argument("--format", choices=LANGUAGES, default="toml", help="the format of --show (default toml)")
     if has_runs:
-        parser.add_options("--resume --rerun --status")
+        parser.add_options("--resume --rerun --status --jobs --launch --launch-option")
     return parser
 
 

@@ -13,7 +13,9 @@ from declax.config._files.documents import MAX_BYTES, Document
 from declax.config._files.formats import SUFFIXES, read_document, read_text
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
-from declax.config._sources.words import Word, expand
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, Plan, expand
+from declax.config._sources.words import Word
 from declax.config.problems import Report
 from declax.config.specs import Spec
 from declax.errors import ConfigError, describe, suggest
@@ -47,12 +49,13 @@ def _from_standard_input() -> Document:
 
 
 def read_runs(
-    documents: Sequence[Document], changes: Sequence[Word], loading: Loading
+    documents: Sequence[Document], changes: Sequence[Word], loading: Loading, plan: Plan = GRID
 ) -> tuple[list[ReadRun], ConfigError | None]:
     """Each run, and one error with the problems of all runs, each once."""
     found: list[ReadRun] = []
     failures: list[ConfigError] = []
-    for run in expand(changes):
+    documents, changes, plan = take_sweeps(documents, changes, plan)
+    for run in expand(changes, plan):
         try:
             value, configuration = loading.run(documents, run)
         except ConfigError as error:
@@ -69,9 +72,9 @@ def read_runs(
     return found, report.error(failures[0].where)
 
 
-def read_all(words: Words, loading: Loading) -> list[ReadRun]:
+def read_all(words: Words, loading: Loading, plan: Plan = GRID) -> list[ReadRun]:
     """All runs; raises one error with the problems of all."""
-    found, error = read_runs(documents_of(words), words.changes, loading)
+    found, error = read_runs(documents_of(words), words.changes, loading, plan)
     if error is not None:
         raise error
     return found

@@ -26,6 +26,7 @@ from declax.config._runs.listing import list_runs
 from declax.config._runs.run import Run
 from declax.config._runs.starting import Request, start
 from declax.config._sources.loading import Loading
+from declax.config._sources.sweeps import Plan
 from declax.config._sources.words import parse_word
 from declax.config.loading import config_text, to_config
 from declax.config.specs import Spec
@@ -230,9 +231,12 @@ def cli(
         if words.target is not None:
             raise usage_error("a script takes no class", got=words.target, fix="remove it")
         kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
+        plan = Plan(options.samples, options.sweep_seed, tuple(tuple(group.split(",")) for group in options.zip))
         request = None
         if runs is not None:
-            request = Request(target, words, options, Path(runs), extra, env, functools.partial(_built, rngs=kept))
+            request = Request(
+                target, words, options, plan, Path(runs), extra, env, functools.partial(_built, rngs=kept)
+            )
         if default is not None and not words.files and (request is None or request.older is None):
             words = words._replace(files=(str(default),))
         if request is not None and options.status is not None:
@@ -243,7 +247,7 @@ def cli(
             if begun is None:
                 sys.exit(output.status)
             return begun
-        found = read_all(words, Loading(target, extra=extra, env=env)) if request is None else request.read()
+        found = read_all(words, Loading(target, extra=extra, env=env), plan) if request is None else request.read()
         if len(found) > 1 and not sweep and request is None:
             got = f"{found[0].name}, {found[1].name}, ..."
             problem = f"this script allows one run, but the values make {len(found)}"

@@ -10,16 +10,29 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from declax.config._cli.arguments import Words
-from declax.config._cli.output import Output, usage_error
+from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, documents_of, read_runs
 from declax.config._files.formats import read_document
 from declax.config._reading.parameters import target_name
 from declax.config._runs.changed import warn_of_changed
-from declax.config._runs.folders import ABOUT, COMPLETE, PREPARED, RunFolder, find_folder, json_text, make_folder, now
+from declax.config._runs.commands import check_launched, script_command
+from declax.config._runs.folders import (
+    ABOUT,
+    COMPLETE,
+    PREPARED,
+    RUNNING,
+    RunFolder,
+    find_folder,
+    json_text,
+    make_folder,
+    now,
+)
 from declax.config._runs.locks import Lock
 from declax.config._runs.provenance import git_state, script_folder, versions
 from declax.config._runs.run import Run
+from declax.config._runs.sweeping import Launch, known_runs
 from declax.config._sources.loading import Loading
+from declax.config._sources.sweeps import GRID, Plan
 from declax.config.loading import config_text, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec
@@ -36,6 +49,7 @@ class Request(NamedTuple):
       target: the class.
       words: of the command line.
       options: of the command line.
+      plan: of a sweep.
       root: the folder of all runs.
       extra, env: as in `from_config`.
       build: makes the object of a spec, with a seed or None.
@@ -44,6 +58,7 @@ class Request(NamedTuple):
     target: Any
     words: Words
     options: argparse.Namespace
+    plan: Plan
     root: Path
     extra: tuple[Any, ...]
     env: Collection[str]
@@ -67,7 +82,8 @@ class Request(NamedTuple):
         loading = Loading(self.target, extra=self.extra, env=self.env, migrate=older is not None)
         documents = [] if older is None else [read_document(older.record)]
         changes = self.words.changes if has_words else ()
-        found, error = read_runs([*documents, *(documents_of(self.words) if has_words else ())], changes, loading)
+        documents += documents_of(self.words) if has_words else []
+        found, error = read_runs(documents, changes, loading, self.plan if has_words else GRID)
         if error is not None:
             raise error
         return found
@@ -80,12 +96,44 @@ class Request(NamedTuple):
 
 def start(request: Request, output: Output) -> Run[Any] | None:
     """The run of this process, or None if it has nothing to do."""
-    older = request.older_folder
-    if request.options.resume is not None and older is not None:
+    options, older = request.options, request.older_folder
+    if options.jobs < 1:
+        raise usage_error("--jobs: not a number of runs", expected="at least 1", got=str(options.jobs), fix="--jobs 4")
+    check_launched(options.resume, request.texts)
+    if options.resume is not None and older is not None:
         return _resumed(older, request, output)
     found = request.read()
-    (folder,) = prepare(found, request, older)
-    return _begun(folder, folder.lock(), found[0].spec, request)
+    if len(found) == 1 and options.launch is None:
+        (folder,) = prepare(found, request, older)
+        return _begun(folder, folder.lock(), found[0].spec, request)
+    _sweep(found, request, older, output)
+    return None
+
+
+def _sweep(runs: Sequence[ReadRun], request: Request, older: RunFolder | None, output: Output) -> None:
+    """Runs what is not complete. Runs that were killed or failed go on in their folders."""
+    script_command()  # raises before there are folders
+    seed = _seed(request, older)
+    keys = {(run.spec.fingerprint(), seed): run for run in runs}  # equal ones run once
+    known = {} if older is not None else known_runs(request.root)
+    held = {key: known[key] for key in keys if key in known}
+    done = {key: status for key, folder in held.items() if (status := folder.status) in (COMPLETE, RUNNING)}
+    fresh = [key for key in keys if key not in held]
+    held |= dict(zip(fresh, prepare([keys[key] for key in fresh], request, older), strict=True))
+    pending = [held[key] for key in keys if key not in done]
+    counts = [
+        (list(done.values()).count(COMPLETE), "complete"),
+        (list(done.values()).count(RUNNING), "running already"),
+    ]
+    parts = [f"{count} {text}" for count, text in (*counts, (len(pending), "to run")) if count]
+    write(f"{len(keys)} runs: {', '.join(parts)}")
+    Launch(request.options, request.root, output).run(pending)
+
+
+def _seed(request: Request, older: RunFolder | None) -> int | None:
+    """The seed of the random streams: of the command line, or else of the older run."""
+    found: int | None = request.options.seed
+    return found if found is not None or older is None else older.about.get("seed")
 
 
 def prepare(runs: Sequence[ReadRun], request: Request, older: RunFolder | None) -> list[RunFolder]:
@@ -99,23 +147,24 @@ def prepare(runs: Sequence[ReadRun], request: Request, older: RunFolder | None) 
         "class": target_name(request.target),
         "status": PREPARED,
         "time": now(),
-        "seed": request.options.seed if request.options.seed is not None else before.get("seed"),
+        "seed": _seed(request, older),
         "files": [*before.get("files", ()), *request.words.files],
         "versions": versions(),
         "git": git.about,
     }
     if older is not None:
         about["rerun_of"] = older.path.name
-    made = []
+    made: list[RunFolder] = []
     for run in runs:
         suffix, text = exact_record(run.spec, request.extra)
+        fingerprint = run.spec.fingerprint()
         own = {
-            "fingerprint": run.spec.fingerprint(),
+            "fingerprint": fingerprint,
             "words": _merged(before.get("words", ()), run.words),
             "said": to_config(run.spec, extra=request.extra),
         }
         files = {**shared, f"config{suffix}": text, ABOUT: json_text({**about, **own, "attempts": []})}
-        made.append(make_folder(request.root, own["fingerprint"], files))
+        made.append(make_folder(request.root, fingerprint, files))
     return made
 
 
@@ -150,8 +199,12 @@ def _resumed(folder: RunFolder, request: Request, output: Output) -> Run[Any] | 
             words=_merged(about["words"], found[0].words),
             files=[*about["files"], *request.words.files],
             said=to_config(spec, extra=request.extra),
-            seed=about.get("seed") if request.options.seed is None else request.options.seed,
+            seed=_seed(request, folder),
         )
+    if request.options.launch is not None:
+        lock.release()
+        Launch(request.options, request.root, output).run([folder])
+        return None
     return _begun(folder, lock, spec, request)
 
 
