@@ -74,7 +74,5 @@ class Launch:
             self._output.status = max(self._output.status, WRONG)
             line += f"\n  its output is in {folder.path / OUTPUT}"
             if not about.get("attempts"):
-                line += (
-                    "\n  it never began a run: the script ends before dx.cli, or its words are not those of the process"
-                )
+                line += "\n  the script ended before dx.cli, or it gives dx.cli other words than those of its process"
         write(line)
