@@ -18,9 +18,9 @@ import jax
 import pytest
 
 import declax as dx
+from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.main import main
 from declax.config._cli.output import write
-from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.parsing import declax_parser
 
 MODELS = '''

@@ -35,7 +35,9 @@ from declax.config._reading.parameters import RNGS, Parameters, parameters_of
 from declax.config._reading.part_readers import choices_at
 from declax.config._reading.readers import Reader
 from declax.config._sources.loading import Loading, name_of
-from declax.config._sources.words import expand, is_word, parse_word
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, expand
+from declax.config._sources.words import is_word, parse_word
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
@@ -115,7 +117,8 @@ def _loaded(cls: Any, sources: Sequence[Source], words: Sequence[str], loading: 
         sources = (document,)
     documents = [read_source(source) for source in sources if not _is_word(source)]
     changes = [parse_word(str(word)) for word in (*filter(_is_word, sources), *words)]
-    runs = list(itertools.islice(expand(changes), 2))
+    documents, changes, plan = take_sweeps(documents, changes, GRID)
+    runs = list(itertools.islice(expand(changes, plan), 2))
     if len(runs) > 1:
         swept = next(word for word in changes if len(word.values) > 1)
         problem = "a word has several values, which are several runs"

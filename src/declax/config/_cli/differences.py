@@ -20,7 +20,7 @@ from declax.config._cli.output import Output, usage_error
 from declax.config._data import Ref
 from declax.config._files.formats import SUFFIXES, read_document
 from declax.config._sources.loading import Loading
-from declax.config._sources.words import expand
+from declax.config._sources.sweeps import expand
 from declax.config._writing import COMPUTED
 from declax.config.loading import spec_of, to_config
 from declax.config.problems import path_text, shown

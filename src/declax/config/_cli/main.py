@@ -6,6 +6,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.output import Output, usage_error, write
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "completion":
             write(completion_script(options.shell))
             return 0
+        if options.command == "runs":
+            listing = importlib.import_module("declax.config._runs.listing")
+            listing.list_runs(Path(options.folder), output)
+            return output.status
         if options.command == "rename":
             renaming = importlib.import_module("declax.config._cli.rename")
             renaming.rename(options.words, output, write=options.write)

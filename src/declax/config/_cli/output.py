@@ -25,9 +25,14 @@ _LANGUAGES: Final = ("toml", "json", "yaml", "diff")
 
 
 def usage_error(
-    problem: str, *, expected: str | None = None, got: str | None = None, fix: str | None = None
+    problem: str,
+    *,
+    expected: str | None = None,
+    got: str | None = None,
+    why: str | None = None,
+    fix: str | None = None,
 ) -> errors.DeclaxError:
-    return errors.DeclaxError("the command line", problem, expected=expected, got=got, fix=fix)
+    return errors.DeclaxError("the command line", problem, expected=expected, got=got, why=why, fix=fix)
 
 
 class Output:

@@ -128,6 +128,33 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "type": int,
         "help": "the seed of the random streams that parts take, and of the field seed if there is one (default 0)",
     },
+    "--zip": {
+        "action": "append",
+        "default": [],
+        "metavar": "PATH,PATH",
+        "help": "values of these paths go together, the first with the first; repeat it for several groups",
+    },
+    "--samples": {"type": int, "metavar": "N", "help": "how many values uniform(a,b) and other random ones give"},
+    "--sweep-seed": {"type": int, "metavar": "N", "help": "the seed of the random values of a sweep (default 0)"},
+    "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "how many runs of a sweep run at once (default 1)"},
+    "--launch": {
+        "choices": ("slurm", "local"),
+        "help": "run a sweep on a cluster, by submitit; local: on this machine",
+    },
+    "--launch-option": {
+        "action": "append",
+        "default": [],
+        "metavar": "KEY=VALUE",
+        "help": "an option of submitit, such as timeout_min=60 or slurm_partition=gpu; repeat it for several",
+    },
+    "--resume": {"metavar": "RUN", "help": "continue a run, by its folder or the beginning of its name"},
+    "--rerun": {"metavar": "RUN", "help": "start a run anew, in another folder; words change its values"},
+    "--status": {
+        "metavar": "FOLDER",
+        "nargs": "?",
+        "const": "",
+        "help": "list the runs of a folder (by default that of the script), with what became of each",
+    },
     "--write": {"action": "store_true", "help": "change the files; without it, only show the difference"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
@@ -184,6 +211,10 @@ def declax_parser() -> Parser:
         "the field, as module:Class.field or models.py:Class.field, and its new name", "--write --format",
         "rename models.py:Block.hidden width", "rename models.py:Block.hidden width --write",
     )  # fmt: skip
+    runs = add("runs", "list the runs of a folder, with what became of each", None, "--format", "runs", "runs results/")
+    runs.add_argument(
+        "folder", nargs="?", default="runs", metavar="FOLDER", help="the folder of all runs (default runs)"
+    )
     completion = add(
         "completion", "print a script that completes commands and options in a shell", None, "",
         'eval "$(declax completion bash)"',
@@ -192,12 +223,14 @@ def declax_parser() -> Parser:
     return parser
 
 
-def script_parser(about: str) -> Parser:
+def script_parser(about: str, *, has_runs: bool = False) -> Parser:
     parser = Parser(epilog=about)
     words = f"configuration files ({_FILES}; later ones win), and words that change values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
-    parser.add_options("--show --seed")
+    parser.add_options("--show --seed --zip --samples --sweep-seed")
     parser.add_argument("--format", choices=LANGUAGES, default="toml", help="the format of --show (default toml)")
+    if has_runs:
+        parser.add_options("--resume --rerun --status --jobs --launch --launch-option")
     return parser
 
 

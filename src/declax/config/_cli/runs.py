@@ -14,7 +14,9 @@ from declax.config._files.documents import MAX_BYTES, Document
 from declax.config._files.formats import SUFFIXES, read_document, read_text
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
-from declax.config._sources.words import Word, expand
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, Plan, expand
+from declax.config._sources.words import Word
 from declax.config.problems import Report, steps_of
 from declax.config.specs import Spec
 from declax.errors import ConfigError, describe, suggest
@@ -26,6 +28,7 @@ class ReadRun(NamedTuple):
     name: str
     spec: Spec[Any]
     configuration: Configuration
+    words: tuple[str, ...]
 
 
 def documents_of(words: Words) -> list[Document]:
@@ -52,12 +55,13 @@ def _from_standard_input() -> Document:
 
 
 def read_runs(
-    documents: Sequence[Document], changes: Sequence[Word], loading: Loading
+    documents: Sequence[Document], changes: Sequence[Word], loading: Loading, plan: Plan = GRID
 ) -> tuple[list[ReadRun], ConfigError | None]:
     """Each run, and one error with the problems of all runs, each once."""
     found: list[ReadRun] = []
     failures: list[ConfigError] = []
-    for run in expand(changes):
+    documents, changes, plan = take_sweeps(documents, changes, plan)
+    for run in expand(changes, plan):
         try:
             value, configuration = loading.run(documents, run)
         except ConfigError as error:
@@ -65,7 +69,7 @@ def read_runs(
             continue
         if not isinstance(value, Spec):
             raise ConfigError("the command line", "the configuration describes no object", got=describe(value))
-        found.append(ReadRun(run.name, value, configuration))
+        found.append(ReadRun(run.name, value, configuration, tuple(run.texts)))
     problems = dict.fromkeys(problem for error in failures for problem in error.problems)
     if len(failures) < 2 or not problems:
         return found, failures[0] if failures else None
@@ -74,9 +78,9 @@ def read_runs(
     return found, report.error(failures[0].where)
 
 
-def read_all(words: Words, loading: Loading) -> list[ReadRun]:
+def read_all(words: Words, loading: Loading, plan: Plan = GRID) -> list[ReadRun]:
     """All runs; raises one error with the problems of all."""
-    found, error = read_runs(documents_of(words), words.changes, loading)
+    found, error = read_runs(documents_of(words), words.changes, loading, plan)
     if error is not None:
         raise error
     return found
