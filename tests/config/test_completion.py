@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import declax as dx
 from declax.config._cli.completing import complete
 from declax.config._cli.parsing import completion_script
 

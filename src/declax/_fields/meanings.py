@@ -233,6 +233,11 @@ class TypeType(Meaning):
 
     __slots__ = ()
 
+    @property
+    def key(self) -> Hashable:
+        found: Hashable = self.annotation  # messages name it, of readers that are made once for each meaning
+        return found
+
 
 class DtypeType(Meaning):
     """A dtype, in any of the ways to write one."""
