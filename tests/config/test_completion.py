@@ -25,6 +25,7 @@ CASES = [
             "schema",
             "diff",
             "rename",
+            "runs",
             "completion",
             "-h",
             "--help",
