@@ -26,6 +26,7 @@ CASES = [
             "schema",
             "diff",
             "rename",
+            "runs",
             "completion",
             "-h",
             "--help",

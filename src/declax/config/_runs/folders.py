@@ -30,8 +30,8 @@ _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 
 def now() -> str:
-    """The time, to the second, in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    """The time in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 class RunFolder:

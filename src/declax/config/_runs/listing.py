@@ -21,12 +21,17 @@ def list_runs(root: Path, output: Output) -> None:
     """
     if not root.is_dir():
         raise usage_error("there is no such folder of runs", got=str(root))
-    found = [_described(folder) for folder in folders_in(root)]
-    rows = [[one["run"], one["status"], one["time"], " ".join([*one["files"], *one["words"]])] for one in found]
+    found = sorted((_described(folder) for folder in folders_in(root)), key=lambda one: one["time"])
+    rows = [[one["run"], one["status"], _short(one["time"]), " ".join([*one["files"], *one["words"]])] for one in found]
     counts = Counter(one["status"] for one in found)
     total = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     text = aligned([_HEADER, *rows, [f"{len(rows)} runs", "", "", total]], texts=_HEADER)
     output.add("", text, found, "table")
+
+
+def _short(time: str) -> str:
+    """A time to the second, in UTC."""
+    return time[:19].replace("T", " ")
 
 
 def _described(folder: RunFolder) -> dict[str, Any]:
