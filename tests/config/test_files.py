@@ -9,13 +9,14 @@ import tomllib
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import config_models as models
 import declax as dx
 from declax.config._files import scanning
 from declax.config._files.formats import FORMATS, read_document, read_text
 from declax.config._files.json_format import format_json, parse_json
-from declax.config._files.toml_format import format_toml, parse_toml
+from declax.config._files.toml_format import TomlScan, format_toml, header_text, parse_toml
 from declax.config._files.yaml_format import format_yaml, parse_yaml
 from plain_data import TABLES, is_writable, paths_of
 
@@ -387,7 +388,7 @@ MESSAGES = [
     (".yaml", "a: 1\n b: 2\n", (2, 3), "mapping values", "a line of its own"),
     (".yaml", "a:\n  b: 1\n c: 2\n", (3, 2), "expected", "the same indentation"),
     (".yaml", "a: 1\nb\n", (3, 1), "could not find expected ':'", "a : and a space"),
-    (".yaml", "a: [1 2\nb: 1\n", (2, 2), "did not find expected ',' or", "a comma"),
+    (".yaml", "a: [1 2\nb: 1\n", (2, 2), "expected ',' or", "a comma"),
     (".yaml", "a: 1\nb: @x\n", (2, 4), "cannot start any token", "quotes around"),
     (".yaml", f"a:\n {'[' * DEEP}{']' * DEEP}\n", (2, 2 + 63), "more than 64 levels", "flatten"),
 ]
@@ -458,6 +459,39 @@ def test_what_is_written_is_read(data):
         document = parse(format_text(data), "m")
         assert not document.problems
         assert same(document.data, data)
+
+
+@given(TABLES.filter(is_writable), st.data())
+def test_of_a_statement_that_is_given_twice_the_first_counts(data, chosen):
+    text = format_toml(data)
+    statements = [statement for section in TomlScan(text).sections for statement in section.statements]
+    if not statements:
+        return
+    path, start, end = chosen.draw(st.sampled_from(statements))
+    key = text[start : text.index(" = ", start)] if isinstance(path[-1], str) and path[-1].isalnum() else None
+    if key is None:
+        return
+    document = parse_toml(f"{text[:end]}\n{key} = [{{x = 1}},\n 2]{text[end:]}", "m")
+    assert same(document.data, data)
+    (problem,) = document.problems
+    assert (problem.path, problem.place.line) == (path, text.count("\n", 0, end) + 2)
+
+
+@given(TABLES.filter(is_writable), st.data())
+def test_a_table_that_is_declared_twice_gets_the_keys_of_both(data, chosen):
+    text = format_toml(data)
+    sections = [s for s in TomlScan(text).sections[1:] if not any(isinstance(key, int) for key in s.path)]
+    if not sections:
+        return
+    section = chosen.draw(st.sampled_from(sections))
+    document = parse_toml(f"{text}[{header_text(section.path)}]\nnew_key = 1\n", "m")
+    table = document.data
+    for key in section.path:
+        table = table[key]
+    assert table.pop("new_key") == 1
+    assert same(document.data, data)
+    (problem,) = document.problems
+    assert (problem.path, problem.place.line) == (section.path, text.count("\n") + 1)
 
 
 @given(TABLES.filter(is_writable))
