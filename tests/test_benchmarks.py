@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -253,13 +254,36 @@ def test_layers_need_no_more_memory_than_those_of_the_peer(benchmarks):
             assert count.take() <= count.bar, count.title
 
 
+def output_of(*words):
+    """What a benchmark prints, compiled as users compile it."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "XLA_FLAGS": ""}
+    command = [sys.executable, "-m", *words]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    return run.stdout or run.stderr
+
+
 @pytest.mark.slow
 def test_a_sharded_step_needs_no_more_memory_than_a_functional_one():
-    command = [sys.executable, "-m", "benchmarks.sharded", "--only", "memory"]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = os.environ | {"PYTHONPATH": path, "XLA_FLAGS": ""}  # compiled as users compile it
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-    assert "1: met" in run.stdout, run.stdout + run.stderr
+    assert "1: met" in (printed := output_of("benchmarks.sharded", "--only", "memory")), printed
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+def test_a_compiled_call_on_eight_devices_stays_near_its_bar():
+    printed = output_of("benchmarks.sharded", "--only", "sharded", "--quick")
+    rows = re.findall(r"\*\*([\d.]+)\*\*.* ([\d.]+): (?:met|MISSED)", printed)
+    assert len(rows) == 2, printed
+    assert all(float(ratio) <= ROOM * float(bar) for ratio, bar in rows), printed
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+def test_depth_costs_little_where_a_sharded_model_is_made(benchmarks):
+    depth = importlib.import_module("benchmarks.depth")
+    pairs = [(depth.seconds(4), depth.seconds(48)) for _ in range(2)]
+    few, many = map(min, zip(*pairs, strict=True))
+    assert many <= ROOM * depth.BAR * few
 
 
 @pytest.mark.slow

@@ -180,6 +180,7 @@ from declax.checkpoint.structure_writer import structure as structure
 from declax.config._cli.scripts import CliRun as CliRun
 from declax.config._cli.scripts import cli as cli
 from declax.config._data import Ref as Ref
+from declax.config._runs.run import Run as Run
 from declax.config.loading import from_config as from_config
 from declax.config.loading import spec_from_config as spec_from_config
 from declax.config.loading import spec_of as spec_of

@@ -18,9 +18,9 @@ import jax
 import pytest
 
 import declax as dx
+from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.main import main
 from declax.config._cli.output import write
-from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.parsing import declax_parser
 
 MODELS = '''
@@ -235,6 +235,34 @@ def test_plan(run, folder):
         ("--mesh", "data=4", "--strategy", "zero"): "invalid choice: 'zero'",
     }.items():
         status, _, told = run("plan", "cli_models:Net", "net.toml", *option)
+        assert status == 2
+        assert text in told
+
+
+def test_plan_with_kinds_of_memory(run, folder):
+    """By the name of a kind of Variables; the first one that takes a Variable decides."""
+    words = ("plan", "cli_models:Net", "net.toml", "--mesh", "data=4", "--out", str(folder / "plan.json"))
+    for memory, moved in {
+        "OptVariable=pinned_host": {"optimizer"},
+        "Param=device, Variable=pinned_host": {"optimizer"},
+        "Param=pinned_host": {"model"},
+        "": set(),
+    }.items():
+        status, printed, _ = run(*words, "--optimizer", "adam", "--memory", memory)
+        assert status == 0
+        assert ("in pinned_host" in printed) == bool(moved)
+        read = dx.Plan.read(folder / "plan.json")
+        assert {entry.path[0] for entry in read.entries if entry.memory_kind == "pinned_host"} == moved
+    _, script, _ = run("completion", "bash")
+    assert any("plan -" in line and "--memory" in line for line in script.splitlines())
+    for memory, optimizer, text in (
+        ("OptVarable=pinned_host", "adam", "did you mean 'OptVariable'?"),
+        ("OptVariable=pinned_host", None, "fix:      --optimizer adam"),
+        ("OptVariable=pined_host", "adam", "did you mean 'pinned_host'?"),
+        ("OptVariable=x", "adam", "fix:      --memory OptVariable=pinned_host"),
+        ("OptVariable", "adam", "--memory: not names with values"),
+    ):
+        status, _, told = run(*words, "--memory", memory, *(() if optimizer is None else ("--optimizer", optimizer)))
         assert status == 2
         assert text in told
 
@@ -498,7 +526,7 @@ def test_json_of_sweeps_and_of_errors(run, train):
     ("words", "piece", "fix"),
     [
         (["--format=json"], "the following arguments are required: COMMAND", "declax --help"),
-        (["sho", "--format=json"], "argument COMMAND: invalid choice: 'sho'", "declax --help"),
+        (["sho", "--format=json"], "argument COMMAND: invalid choice: 'sho'", "did you mean 'show'?"),
         (["show", "--format", "json", "--ful"], "unrecognized arguments: --ful", "declax --help"),
         (
             ["build", "--seed", "x", "--format", "json"],
@@ -507,7 +535,7 @@ def test_json_of_sweeps_and_of_errors(run, train):
         ),
         (["show", "--format", "json"], "the class is missing", "module:Class"),
         (["--format", "json", "show"], "the class is missing", "module:Class"),
-        (["--format=json", "sho", "cli_models:Net"], "argument COMMAND: invalid choice: 'sho'", "declax --help"),
+        (["--format=json", "sho", "cli_models:Net"], "argument COMMAND: invalid choice: 'sho'", "did you mean 'show'?"),
     ],
 )
 def test_wrong_command_lines_are_json_too(run, words, piece, fix):
@@ -854,3 +882,63 @@ def test_python_m_declax(folder):
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "hidden: int, default 128" in done.stdout
+
+
+# ----------------------------------------------------------------- flags, hints and differences
+
+
+@pytest.mark.parametrize("flags", [["--steps", "7"], ["--steps=7"], ["steps=7"], ["--net.blocks.0.dim=4", "--steps=7"]])
+def test_flags_are_words(train, flags):
+    assert dx.cli(train, ["run.toml", *flags]).steps == 7
+
+
+def test_flags_of_parts(run, train):
+    status, printed, _ = run("show", "cli_models:Net", "net.toml", "--blocks.0.heads", "2", "--format", "json")
+    assert (status, json.loads(printed)["blocks"][0]["heads"]) == (0, 2)
+    assert run("show", "cli_models:Net", "net.toml", "--blocks.0.heads")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        (["chekc", "cli_models:Net"], "did you mean 'check'?"),
+        (["check", "cli_models:Net", "net.toml", "blocks[0:2].dim=3"], "blocks[*].dim=3"),
+        (["check", "cli_models:Net", "net.toml", "blocks.0.dim", "4"], "blocks.0.dim=..."),
+        (["diff", "cli_models:Net", "net.toml"], "diff compares two"),
+        (["diff", "cli_models:Net", "net.toml", "nothing"], "no such file or folder"),
+    ],
+)
+def test_hints_of_command_lines(run, words, piece):
+    status, _, told = run(*words)
+    assert status == 2
+    assert piece in told
+
+
+def test_differences_by_path_and_by_effect(run, folder):
+    (folder / "wide.toml").write_text(NET.replace("hidden = 3", "hidden = 5") if "hidden = 3" in NET else NET)
+    status, printed, _ = run("diff", "cli_models:Net", "net.toml", "net.toml")
+    assert status == 0
+    assert "the same values" in printed
+    assert "the same arrays" in printed
+    status, printed, _ = run("diff", "cli_models:Net", "net.toml", "net.toml", "blocks.1.hidden=9", "--format", "json")
+    assert json.loads(printed)["values"] == []
+
+
+def test_differences_of_files_folders_and_checkpoints(run, folder, monkeypatch):
+    (folder / "small.toml").write_text("in_features = 3\nout_features = 4\n")
+    (folder / "runs/a").mkdir(parents=True)
+    (folder / "runs/a/config.toml").write_text("in_features = 3\nout_features = 5\nuse_bias = false\n")
+    dx.save(folder / "saved", {"model": dx.Linear(3, 4, rngs=dx.Rngs(0))})
+    words = ["diff", "declax:Linear", "small.toml", "runs/a", "--input", "float32[2,3]"]
+    status, printed, _ = run(*words)
+    assert status == 0
+    for line in (
+        "out_features: 4 -> 5", "use_bias: true -> false", "parameters: 16 -> 15", "kernel.value: f32[3,4] -> f32[3,5]",
+        "bias.value: f32[4] -> nothing", "output: f32[2,4] -> f32[2,5]",
+    ):  # fmt: skip
+        assert line in printed
+    found = json.loads(run(*words, "--format", "json")[1])
+    assert {"path": "/out_features", "before": 4, "after": 5} in found["values"]
+    status, printed, _ = run("diff", "declax:Linear", "small.toml", "saved")
+    assert "the same arrays" in printed
+    assert "the same values" in printed

@@ -9,7 +9,6 @@ import tomllib
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import config_models as models
 import declax as dx
@@ -18,6 +17,7 @@ from declax.config._files.formats import FORMATS, read_document, read_text
 from declax.config._files.json_format import format_json, parse_json
 from declax.config._files.toml_format import format_toml, parse_toml
 from declax.config._files.yaml_format import format_yaml, parse_yaml
+from plain_data import TABLES, is_writable, paths_of
 
 TOML = '''# places
 kind = "Transformer"
@@ -305,7 +305,8 @@ def test_fourteen_mistakes_of_one_file_are_in_one_report(suffix, tmp_path):
             assert here.startswith("!map")
         else:
             assert here.lstrip("[\"'").removeprefix("blocks.").removeprefix("mixer.").startswith(key)
-    assert [p for p in problems if p.code == "duplicate-key"][0].place.line == text[: text.index("9")].count("\n") + 1
+    again = next(p for p in problems if p.code == "duplicate-key")
+    assert again.place.line == text[: text.index("9")].count("\n") + 1
 
 
 def test_a_value_that_cannot_be_read_is_no_second_problem(tmp_path):
@@ -376,6 +377,18 @@ MESSAGES = [
     (".yaml", "a: 1\nb: x\0y\n", (2, 5), "control character '\\x00'", "remove it"),
     (".yaml", "a:\n\tb: 1\n", (2, 1), "token", "indent with spaces"),
     (".yaml", "a: b: c\n", (1, 5), "mapping values are not allowed", "a line of its own"),
+    (".toml", "a = 1\nb = 2 3\n", (2, 7), "Expected newline", "a line of its own for each key"),
+    (".toml", 'a = 1\nb = "C:\\x"\n', (2, 10), "Unescaped", "single quotes"),
+    (".toml", "a = 1\n[b\nc = 1\n", (2, 3), "Expected ']'", "[name]"),
+    (".toml", "a = 1\nb\n", (2, 2), "Expected '='", "key = value"),
+    (".json", '{"a": 1}\n}', (2, 1), "Extra data", "closes too early"),
+    (".json", '{"a": "C:\\x"}', (1, 10), "Invalid", "in a string"),
+    (".json", '{"a"\n 1}', (2, 2), "delimiter", '"key": value'),
+    (".yaml", "a: 1\n b: 2\n", (2, 3), "mapping values", "a line of its own"),
+    (".yaml", "a:\n  b: 1\n c: 2\n", (3, 2), "expected", "the same indentation"),
+    (".yaml", "a: 1\nb\n", (3, 1), "could not find expected ':'", "a : and a space"),
+    (".yaml", "a: [1 2\nb: 1\n", (2, 2), "did not find expected ',' or", "a comma"),
+    (".yaml", "a: 1\nb: @x\n", (2, 4), "cannot start any token", "quotes around"),
     (".yaml", f"a:\n {'[' * DEEP}{']' * DEEP}\n", (2, 2 + 63), "more than 64 levels", "flatten"),
 ]
 
@@ -433,28 +446,6 @@ def test_an_empty_file_is_an_empty_table():
 
 
 # --- properties ---------------------------------------------------------------
-
-KEYS = st.text(min_size=1, max_size=6) | st.sampled_from(["kind", "a", "b c", "1", "no", '"', "é", "a.b", "-"])
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | TEXTS
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=20
-)
-TABLES = st.dictionaries(KEYS.filter(lambda key: key.encode("utf-8", "ignore").decode() == key), VALUES, max_size=5)
-
-
-def paths_of(value, path=()):
-    yield path
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from paths_of(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from paths_of(item, (*path, index))
-
-
-def is_writable(data) -> bool:
-    return "\\ud" not in json.dumps(data).lower() or not re.search(r"\\ud[89a-f]", json.dumps(data))
 
 
 def same(a, b) -> bool:

@@ -12,7 +12,8 @@ from declax.config._files.toml_format import parse_toml
 from declax.config._reading.catalog import catalog_for
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
-from declax.config._sources.words import expand, is_word, parse_word
+from declax.config._sources.sweeps import expand
+from declax.config._sources.words import is_word, parse_word
 
 DATA = {
     "rate": 0.1,

@@ -189,6 +189,61 @@ def test_uneven_sizes_of_activations():
 
 
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_functions_of_one_example_in_vmap(kind):
+    """They use the names of the batch, also in loops and compiled functions: the first name is left out."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+    tokens = jax.random.randint(jax.random.key(0), (4, 8), 0, 32)
+
+    def make():
+        return Transformer(32, 16, 2, rngs=dx.Rngs(0))
+
+    def of_each(model, tokens):
+        return dx.vmap(lambda model, tokens: model.blocks(model.embed(tokens)), in_axes=(None, 0))(model, tokens)
+
+    def summed(model, tokens):
+        return jnp.sum(model.blocks(model.embed(tokens)) ** 2)
+
+    def grads_of_each(model, tokens):
+        return dx.vmap(dx.grad(summed), in_axes=(None, 0))(model, tokens)
+
+    hidden, grads = of_each(make(), tokens), grads_of_each(make(), tokens)
+    rules = {"batch": "data", "length": None, "embed": None, "heads": "model", "mlp": "model", "vocabulary": None}
+    with jax.set_mesh(mesh), dx.sharding_rules(rules):
+        model, split = make(), jax.device_put(tokens, P("data"))
+        for compute in (of_each, dx.jit(of_each), dx.jit(dx.remat(of_each))):
+            found = compute(model, split)
+            np.testing.assert_allclose(found, hidden, rtol=1e-5, atol=1e-6)
+            assert found.sharding.shard_shape(found.shape) == (2, 8, 16)
+        for found, expected in zip(*map(jax.tree.leaves, (dx.jit(grads_of_each)(model, split), grads)), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+        twice = dx.vmap(of_each, in_axes=(None, 0))
+        assert dx.jit(twice)(model, jnp.stack([tokens, tokens])).shape == (2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_names_of_activations_in_vmap(kind):
+    """As many may be left out as there are mapped axes; those of all dimensions of one example stay as they are."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+    x = jnp.ones((4, 6, 8))
+    with jax.set_mesh(mesh):
+        for names in (("data", None, "model"), (None, "model")):
+            model = Map(names, rngs=dx.Rngs(0))
+            y = dx.jit(lambda model, x: dx.vmap(model)(x))(model, x)
+            assert y.sharding.shard_shape(y.shape)[1:] == (6, 4)
+        for names in ((None, "data", None, "model"), ("model",)):
+            model = Map(names, rngs=dx.Rngs(0))
+            with pytest.raises(dx.errors.LayerError, match="2 names or None, one for each dimension"):
+                dx.vmap(model)(x)
+        with pytest.raises(dx.errors.LayerError, match="vmap leaves out the first name") as caught:
+            jax.vmap(Map(("data", None, "model"), rngs=dx.Rngs(0)))(x)
+        assert "act_names, in up of Map" in str(caught.value)
+        y = dx.jit(lambda model, x: dx.vmap(model, spmd_axis_name="data")(x))(Map((None, "model"), rngs=dx.Rngs(0)), x)
+        assert y.sharding.shard_shape(y.shape) == ((2, 6, 4) if kind is AxisType.Auto else (4, 6, 4))
+        with pytest.raises(dx.errors.LayerError):  # and afterwards all names count
+            Map(("data", None, "model"), rngs=dx.Rngs(0))(x[0])
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 def test_names_of_activations_that_do_not_fit(kind):
     x = jnp.ones((8, 8))
     layer = Map((None, None, "model"), rngs=dx.Rngs(0))
@@ -267,6 +322,18 @@ def test_the_argument_of_a_call_goes_before_the_names(name):
         place = P("data", None, "model")
         y = dx.jit(lambda layer, x: layer(x, out_sharding=place))(layer, x)
         assert jax.typeof(layer(x, out_sharding=place)).sharding.spec == y.sharding.spec == place
+
+
+@pytest.mark.parametrize("name", sorted({*LAYERS_WITH_NAMES} - {"Einsum"}))  # whose equation names the batch
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_layers_with_names_in_vmap(name, kind):
+    x = jax.random.normal(jax.random.key(0), (4, 8, 16))
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+    with jax.set_mesh(mesh):
+        layer = LAYERS_WITH_NAMES[name]({"act_names": ("data", "model", None)})
+        y = dx.jit(lambda layer, x: dx.vmap(layer)(x))(layer, jax.device_put(x, P("data")))
+        assert y.sharding.shard_shape(y.shape) == (2, 2, 8)
+    np.testing.assert_allclose(y, LAYERS_WITH_NAMES[name]({})(x), rtol=1e-4, atol=1e-5)
 
 
 def test_the_mesh_of_the_arguments():

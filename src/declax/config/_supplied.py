@@ -19,7 +19,7 @@ class Supplied(Shared):
       is_secret: whether nothing may show the value.
     """
 
-    table: FrozenDict[str, Any] | None
+    table: FrozenDict[Any] | None
     value: Any = dataclasses.field(compare=False, hash=False)
     is_secret: bool = False
 

@@ -28,15 +28,16 @@ from declax._variables.variable import Variable
 from declax.config._building import Builder
 from declax.config._conforming import changes_of, models_in
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._files.documents import Document, noting_place
+from declax.config._files.documents import Document, HasPlaces, noting_place
 from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, parameters_of
 from declax.config._reading.part_readers import choices_at
 from declax.config._reading.readers import Reader
-from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading, name_of
-from declax.config._sources.words import expand, is_word, parse_word
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, expand
+from declax.config._sources.words import is_word, parse_word
 from declax.config._writing import plain_data
 from declax.config.problems import Path as KeyPath
 from declax.config.problems import did_you_mean, path_text
@@ -107,12 +108,17 @@ def spec_from_config(
     return _loaded(cls, sources, words, Loading(cls, extra=extra, migrate=migrate, env=env))[0]
 
 
-def _loaded(
-    cls: Any, sources: Sequence[Source], words: Sequence[str], loading: Loading
-) -> tuple[Spec[Any], Configuration]:
+def _loaded(cls: Any, sources: Sequence[Source], words: Sequence[str], loading: Loading) -> tuple[Spec[Any], HasPlaces]:
+    if len(sources) == 1 and not words and not _is_word(sources[0]):
+        document = read_source(sources[0])
+        found = loading.read_alone(document)
+        if isinstance(found, Spec):
+            return found, document
+        sources = (document,)
     documents = [read_source(source) for source in sources if not _is_word(source)]
-    changes = [parse_word(word) for word in (*(source for source in sources if _is_word(source)), *words)]
-    runs = list(itertools.islice(expand(changes), 2))
+    changes = [parse_word(str(word)) for word in (*filter(_is_word, sources), *words)]
+    documents, changes, plan = take_sweeps(documents, changes, GRID)
+    runs = list(itertools.islice(expand(changes, plan), 2))
     if len(runs) > 1:
         swept = next(word for word in changes if len(word.values) > 1)
         problem = "a word has several values, which are several runs"

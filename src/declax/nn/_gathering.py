@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from declax import errors
 from declax._typing import Shape
+from declax._variables.mapped import mapped_axes
 from declax._variables.metadata import ACT_NAMES, AXES, EAGER_SHARDING, EMPTY, Metadata, names_of_axes
 from declax._variables.placement import (
     declared_sharding,
@@ -145,11 +146,13 @@ def constrained(layer: object, parameter: Any, y: jax.Array, given: OutSharding 
 
 def _metadata_of_result(where: str, metadata: Metadata, ndim: int) -> Metadata:
     names = names_of_axes(metadata[ACT_NAMES])
-    if names is None or len(names) != ndim:
+    absent = 0 if names is None else len(names) - ndim  # the first dimensions, as of the batch, over which vmap maps
+    if names is None or not 0 <= absent <= mapped_axes():
         raise errors.LayerError(
             where,
             "these do not name the dimensions of the activations",
             expected=f"a tuple of {ndim} names or None, one for each dimension of the result",
             got=repr(metadata[ACT_NAMES]),
+            why="dx.vmap leaves out the first name, that of the dimension over which it maps" if absent > 0 else None,
         )
-    return Metadata.of({**metadata, AXES: tuple(names), EAGER_SHARDING: True})
+    return Metadata.of({**metadata, AXES: tuple(names)[absent:], EAGER_SHARDING: True})

@@ -191,7 +191,7 @@ def _variable_for(leaf: Leaf, sources: dict[Path, _Source], taken: set[int]) -> 
 
 def _on_mesh_of(source: _Source, metadata: Metadata) -> Metadata:
     """The metadata by which state is placed: outside of a mesh, a sharding of its own is on that of the parameter."""
-    # A traced parameter has the mesh of the context, or none. It is not asked: JAX would list its equations for an error.
+    # A traced parameter has the mesh of the context, or none; to ask it makes JAX list all equations for an error.
     if OPTIMIZER_AXES not in source.metadata or isinstance(source.value, Tracer):
         return metadata
     sharding = getattr(source.value, "sharding", None)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import Mesh
 from typing_extensions import TypeVar
 
 from declax import _jax, errors
@@ -18,7 +20,8 @@ from declax._classes.decorator import dataclass
 from declax._classes.pytree import Pytree
 from declax._fields.specifiers import KW_ONLY, field, variable
 from declax._filters import Filter
-from declax._graph.api import split
+from declax._graph.api import split, state
+from declax._variables.placement import context_mesh
 from declax._variables.variable import Variable
 from declax.initializers import zeros
 
@@ -78,7 +81,7 @@ class _OfValues(Metric):
 
     def _batch(self, mask: Mask, given: Mapping[str, Any]) -> tuple[jax.Array, Mask]:
         """The values, and a boolean mask of their shape."""
-        values = jnp.asarray(_argument(self, self.argname, given))
+        values = self._array(self.argname, given)
         if mask is None:
             return values, None
         try:
@@ -92,6 +95,17 @@ class _OfValues(Metric):
                 why="the values should be a jax array with the axes of the mask",
             ) from None
 
+    def _array(self, name: str, given: Mapping[str, Any]) -> jax.Array:
+        """An argument of `update`."""
+        value = _argument(self, name, given)
+        if jax.process_count() > 1:
+            _refuse_array_of_one_process(self, name, value, self._accumulated())
+        return jnp.asarray(value)
+
+    def _accumulated(self) -> jax.Array:
+        """What the values of all batches make, which lies where these do."""
+        raise NotImplementedError
+
     def _over_axis(self, *batch: jax.Array) -> tuple[jax.Array, ...]:
         if self.axis_name is None:
             return batch
@@ -103,9 +117,31 @@ class _OfValues(Metric):
             raise errors.unbound_axis(where, self.axis_name, batch[0], fix) from error
 
 
-def _warn_of_one_process(metric: Metric, total: jax.Array) -> None:
+def _refuse_array_of_one_process(metric: Metric, name: str, value: Any, accumulated: jax.Array) -> None:
+    """Raises for an array of one process, if the metric is of all: each process would have another value.
+
+    A number may be that of all processes, such as a loss that was read.
+    """
+    if isinstance(value, Tracer) or isinstance(accumulated, Tracer) or not np.ndim(value):
+        return
+    mesh = context_mesh()
+    is_of_all = not accumulated.is_fully_addressable or (isinstance(mesh, Mesh) and mesh.is_multi_process)
+    if is_of_all and (not isinstance(value, jax.Array) or value.is_fully_addressable):
+        raise errors.LayerError(
+            f"{errors.type_name(type(metric))}.update",
+            f"{name!r} is an array of process {jax.process_index()} alone, and the metric is of all processes",
+            expected=f"an array on the devices of all {jax.process_count()} processes",
+            got=errors.describe(value),
+            fix=f"{name} = jax.make_array_from_process_local_data(jax.NamedSharding(mesh, jax.P('data')), {name})\n"
+            f"{name} = jax.device_put({name}, jax.NamedSharding(mesh, jax.P()))        # if it is the same in all",
+        )
+
+
+def _warn_of_one_process(metric: Metric, *accumulated: jax.Array) -> None:
     """Warns if the values are those of one process, of several that compute one program."""
-    if jax.process_count() > 1 and not isinstance(total, Tracer) and total.is_fully_addressable:
+    if jax.process_count() == 1 or not accumulated:
+        return
+    if all(not isinstance(array, Tracer) and array.is_fully_addressable for array in accumulated):
         name = errors.type_name(type(metric))
         warnings.warn(
             f"{name}.compute: this is the value of process {jax.process_index()} alone, of {jax.process_count()}, "
@@ -127,7 +163,8 @@ class Average(_OfValues):
         `jit` none is needed: arrays there are whole.
 
     Raises:
-      LayerError: for an update without the values, and for a mask that does not broadcast to them.
+      LayerError: for an update without the values, for a mask that does not broadcast to them, and for an array of one
+        process where the metric has values of all.
 
     >>> import declax as dx
     >>> loss = dx.metrics.Average("loss")
@@ -159,9 +196,13 @@ class Average(_OfValues):
 
     def compute(self) -> jax.Array:
         """The mean, a float32 scalar; of several processes that update it with arrays of their own, warns."""
-        _warn_of_one_process(self, self.count[...])
+        _warn_of_one_process(self, self.total[...])
         mean: jax.Array = self.total[...] / self.count[...].astype(jnp.float32)
         return mean
+
+    def _accumulated(self) -> jax.Array:
+        total: jax.Array = self.total[...]
+        return total
 
 
 @dataclass
@@ -191,7 +232,8 @@ class Welford(_OfValues):
       axis_name: a mapped axis, or several, over which each batch is merged.
 
     Raises:
-      LayerError: for an update without the values, and for a mask that does not broadcast to them.
+      LayerError: for an update without the values, for a mask that does not broadcast to them, and for an array of one
+        process where the metric has values of all.
 
     >>> import declax as dx
     >>> statistics = dx.metrics.Welford()
@@ -232,10 +274,14 @@ class Welford(_OfValues):
 
     def compute(self) -> Statistics:
         """The statistics, float32 scalars; of several processes that update it with arrays of their own, warns."""
-        _warn_of_one_process(self, self.count[...])
+        _warn_of_one_process(self, self.mean[...])
         count = self.count[...].astype(jnp.float32)
         standard_deviation = jnp.sqrt(self.m2[...] / count)
         return Statistics(self.mean[...], standard_deviation / jnp.sqrt(count), standard_deviation)
+
+    def _accumulated(self) -> jax.Array:
+        mean: jax.Array = self.mean[...]
+        return mean
 
 
 class Accuracy(Average):
@@ -248,8 +294,8 @@ class Accuracy(Average):
       axis_name: a mapped axis, or several, over which each batch is summed.
 
     Raises:
-      LayerError: for labels that are not integers, shapes that do not fit, and a mask that does not broadcast to the
-        labels.
+      LayerError: for labels that are not integers, shapes that do not fit, a mask that does not broadcast to the
+        labels, and arrays of one process where the metric has values of all.
       FieldError: for a threshold that is not a float.
 
     >>> import declax as dx
@@ -277,7 +323,7 @@ class Accuracy(Average):
           **kwargs: `logits`, of shape ``(..., classes)``, or with a threshold the shape of the labels; and `labels`,
             integers. Other keywords are for other metrics.
         """
-        logits, labels = (jnp.asarray(_argument(self, name, kwargs)) for name in ("logits", "labels"))
+        logits, labels = (self._array(name, kwargs) for name in ("logits", "labels"))
         self._check(logits, labels)
         if self.threshold is None:
             is_right = logits.argmax(axis=-1) == labels
@@ -374,7 +420,10 @@ class MultiMetric(Metric, Generic[R]):
             metric.update(**kwargs, **given)
 
     def compute(self) -> dict[str, R]:
-        """The values of all metrics by name."""
+        """The values of all metrics by name; of several processes that update them with arrays of their own, warns."""
+        for metric in self._metrics().values():
+            if not isinstance(metric, _OfValues):  # which warn themselves
+                _warn_of_one_process(metric, *jax.tree.leaves(state(metric, MetricState)))
         return {name: metric.compute() for name, metric in self._metrics().items()}
 
     def _metrics(self) -> dict[str, Metric]:

@@ -17,6 +17,7 @@ from declax._graph.nodes import is_ref
 from declax._random.changes import is_broadcast_allowed
 from declax._typing import MISSING, Missing
 from declax._variables.kinds import RngCount
+from declax._variables.mapped import one_axis_less
 from declax._variables.variable import new_variable
 from declax.errors import TransformError
 from declax.transforms._engine.call import Call, named_leaves
@@ -105,7 +106,8 @@ def vmap(
             body = in_groups(lifted(closure, call.structure, mode, labels, adapt), groups, look)
             function = jax.vmap(body, in_axes=tuple(labels.leaves), out_axes=(None, groups.known), **options)
             try:
-                result = function(*call.leaves)
+                with one_axis_less():
+                    result = function(*call.leaves)
             except ValueError:  # which JAX raises for axes and sizes too
                 pairs = zip(named_leaves(call), labels.leaves, strict=True)
                 named = ((name, value, axis) for (name, value), axis in pairs if axis is not None)

@@ -6,10 +6,11 @@ import importlib
 import itertools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from declax.config._cli.arguments import load_target, read_words
 from declax.config._cli.output import Output, usage_error, write
-from declax.config._cli.parsing import completion_script, declax_parser
+from declax.config._cli.parsing import COMPLETE, completion_script, declax_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,10 +19,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_json = "--format=json" in given or ("--format", "json") in itertools.pairwise(given)
     output = Output(is_json=is_json)  # known before parsing, since errors of parsing have this format too
     with output.running():
+        if given[:1] == [COMPLETE]:
+            completing = importlib.import_module("declax.config._cli.completing")  # loads JAX
+            write("\n".join(completing.complete(given[1:])))
+            return 0
         options = declax_parser().parse_words(given)
         if options.command == "completion":
             write(completion_script(options.shell))
             return 0
+        if options.command == "runs":
+            listing = importlib.import_module("declax.config._runs.listing")
+            listing.list_runs(Path(options.folder), output)
+            return output.status
         if options.command == "rename":
             renaming = importlib.import_module("declax.config._cli.rename")
             renaming.rename(options.words, output, write=options.write)

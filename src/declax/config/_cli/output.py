@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Generator
 from typing import IO, Any, Final, cast
 
@@ -24,9 +25,14 @@ _LANGUAGES: Final = ("toml", "json", "yaml", "diff")
 
 
 def usage_error(
-    problem: str, *, expected: str | None = None, got: str | None = None, fix: str | None = None
+    problem: str,
+    *,
+    expected: str | None = None,
+    got: str | None = None,
+    why: str | None = None,
+    fix: str | None = None,
 ) -> errors.DeclaxError:
-    return errors.DeclaxError("the command line", problem, expected=expected, got=got, fix=fix)
+    return errors.DeclaxError("the command line", problem, expected=expected, got=got, why=why, fix=fix)
 
 
 class Output:
@@ -85,7 +91,7 @@ class Output:
         to_stderr = contextlib.redirect_stdout(sys.stderr) if self.is_json else contextlib.nullcontext()
         try:
             try:
-                with to_stderr, self.catching():
+                with to_stderr, self.catching(), _told_briefly():
                     yield
                 if self.is_json:
                     found = self._found[0] if len(self._found) == 1 and not self._has_runs else self._found
@@ -95,6 +101,23 @@ class Output:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
             raise SystemExit(_CLOSED_PIPE) from None
+
+
+@contextlib.contextmanager
+def _told_briefly() -> Generator[None, None, None]:
+    """Prints warnings of configurations without a place in code."""
+    outer = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *further: Any) -> None:
+        if issubclass(category, errors.ConfigWarning):
+            write(f"note: {message}", "", sys.stderr)
+        else:
+            outer(message, category, *further)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", errors.ConfigWarning)
+        warnings.showwarning = show  # type: ignore[assignment]  # a function for the method, as the module documents
+        yield
 
 
 def write(text: str, style: str = "", stream: IO[str] | None = None) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NoReturn
 
 from declax._version import __version__
 from declax.config._cli.output import usage_error, write
 from declax.config._files.formats import SUFFIXES
+from declax.config.problems import did_you_mean, steps_of
 
 LANGUAGES: Final = ("toml", "json", "yaml")
 SHELLS: Final = ("bash", "zsh")
@@ -47,10 +48,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         problem, _, choices = message.partition(" (choose from ")
-        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=f"{self.prog} --help")
+        wrong = problem.partition("invalid choice: ")[2].strip("'")
+        fix = did_you_mean(wrong, choices.removesuffix(")").replace("'", "").split(", ")) if wrong else None
+        raise usage_error(problem, expected=choices.removesuffix(")") or None, fix=fix or f"{self.prog} --help")
 
-    def parse_words(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options and words of a command line in any order; options may precede the command."""
+    def parse_words(self, argv: Sequence[str], fields: Collection[str] = ()) -> argparse.Namespace:
+        """The options and words of a command line in any order; options may precede the command.
+
+        Flags are understood as words: `--model.dim 4` and `--model.dim=4`, and `--steps 4` for a name in `fields`.
+        """
+        argv = self._without_flags(argv, fields)
         # `parse_intermixed_args` does not support commands
         at = next((index for index, word in enumerate(argv) if word in self.commands), 0)
         options, rest = self.parse_known_args([*argv[at : at + 1], *argv[:at], *argv[at + 1 :]])
@@ -59,6 +66,27 @@ class Parser(argparse.ArgumentParser):
         if rest:
             options.words += rest
         return options
+
+    def _without_flags(self, argv: Sequence[str], fields: Collection[str]) -> list[str]:
+        """A command line with words in the place of flags that are no options."""
+        options = {name for parser in (self, *self.commands.values()) for name in parser._option_string_actions}
+        found: list[str] = []
+        words = iter(argv)
+        for word in words:
+            flag, equals, _ = word.partition("=")
+            path = flag.removeprefix("--")
+            if not word.startswith("--") or flag in options or steps_of(path) is None:
+                found.append(word)
+            elif equals:
+                found.append(word.removeprefix("--"))
+            elif "." in path or path in fields:
+                value = next(words, None)
+                if value is None or value.startswith("--"):
+                    raise usage_error(f"{word}: the value is missing", fix=f"{path}=...")
+                found.append(f"{path}={value}")
+            else:
+                found.append(word)
+        return found
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -88,12 +116,44 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "default": "names",
         "help": "how arrays are split (default: by names)",
     },
+    "--memory": {
+        "metavar": "KINDS",
+        "default": "",
+        "help": "which memory holds Variables of a kind, such as OptVariable=pinned_host",
+    },
     "--out": {"metavar": "FILE", "help": "write the plan to a file too, which dx.Plan.read reads"},
     "--optimizer": {"metavar": "NAME", "help": "an optimizer of optax, such as adam, whose state counts too"},
     "--strict": {"action": "store_true", "help": "warnings are errors, such as axes that are added by chance"},
     "--seed": {
         "type": int,
         "help": "the seed of the random streams that parts take, and of the field seed if there is one (default 0)",
+    },
+    "--zip": {
+        "action": "append",
+        "default": [],
+        "metavar": "PATH,PATH",
+        "help": "values of these paths go together, the first with the first; repeat it for several groups",
+    },
+    "--samples": {"type": int, "metavar": "N", "help": "how many values uniform(a,b) and other random ones give"},
+    "--sweep-seed": {"type": int, "metavar": "N", "help": "the seed of the random values of a sweep (default 0)"},
+    "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "how many runs of a sweep run at once (default 1)"},
+    "--launch": {
+        "choices": ("slurm", "local"),
+        "help": "run a sweep on a cluster, by submitit; local: on this machine",
+    },
+    "--launch-option": {
+        "action": "append",
+        "default": [],
+        "metavar": "KEY=VALUE",
+        "help": "an option of submitit, such as timeout_min=60 or slurm_partition=gpu; repeat it for several",
+    },
+    "--resume": {"metavar": "RUN", "help": "continue a run, by its folder or the beginning of its name"},
+    "--rerun": {"metavar": "RUN", "help": "start a run anew, in another folder; words change its values"},
+    "--status": {
+        "metavar": "FOLDER",
+        "nargs": "?",
+        "const": "",
+        "help": "list the runs of a folder (by default that of the script), with what became of each",
     },
     "--write": {"action": "store_true", "help": "change the files; without it, only show the difference"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
@@ -130,7 +190,7 @@ def declax_parser() -> Parser:
     )  # fmt: skip
     add(
         "plan", "show where each array is on a mesh, why, and its bytes on each device; no device is needed", _PART,
-        "--env --mesh --strategy --rules --optimizer --out --format",
+        "--env --mesh --strategy --rules --memory --optimizer --out --format",
         "plan models:GPT gpt.toml --mesh data=64,model=4 --strategy fsdp",
         "plan models:GPT gpt.toml --mesh data=8,model=4 --rules embed=,mlp=model --optimizer adam --out plan.json",
     )  # fmt: skip
@@ -142,10 +202,19 @@ def declax_parser() -> Parser:
     schema = add("schema", about, "module:Class", "", "schema models:Net -o net.schema.json")
     schema.add_argument("-o", "--out", metavar="FILE", help="write to a file instead of the standard output")
     add(
+        "diff", "show how two configurations, run folders or checkpoints differ: by path, and by what they build",
+        "module:Class, two files or folders, and words that change both", "--env --input --migrate --format",
+        "diff models:Net base.toml large.toml", "diff train:Run runs/ab12 runs/cd34 --input int32[8,16]",
+    )  # fmt: skip
+    add(
         "rename", "give a field another name, in code and configurations below the current folder",
         "the field, as module:Class.field or models.py:Class.field, and its new name", "--write --format",
         "rename models.py:Block.hidden width", "rename models.py:Block.hidden width --write",
     )  # fmt: skip
+    runs = add("runs", "list the runs of a folder, with what became of each", None, "--format", "runs", "runs results/")
+    runs.add_argument(
+        "folder", nargs="?", default="runs", metavar="FOLDER", help="the folder of all runs (default runs)"
+    )
     completion = add(
         "completion", "print a script that completes commands and options in a shell", None, "",
         'eval "$(declax completion bash)"',
@@ -154,12 +223,14 @@ def declax_parser() -> Parser:
     return parser
 
 
-def script_parser(about: str) -> Parser:
+def script_parser(about: str, *, has_runs: bool = False) -> Parser:
     parser = Parser(epilog=about)
     words = f"configuration files ({_FILES}; later ones win), and words that change values, such as a.b=3"
     parser.add_argument("words", nargs="*", metavar="FILE|PATH=VALUE", help=words)
-    parser.add_options("--show --seed")
+    parser.add_options("--show --seed --zip --samples --sweep-seed")
     parser.add_argument("--format", choices=LANGUAGES, default="toml", help="the format of --show (default toml)")
+    if has_runs:
+        parser.add_options("--resume --rerun --status --jobs --launch --launch-option")
     return parser
 
 
@@ -170,16 +241,29 @@ def _examples(*lines: str) -> str:
 
 # --- completion -----------------------------------------------------------------
 
-_BASH: Final = """\
+COMPLETE: Final = "_complete"
+"""The command that prints what a shell offers for the last word."""
+
+# Bash splits words at "=" and ":", so that the line is split at spaces here.
+_SCRIPT: Final = """\
 _declax() {{
-  local words="" word="${{COMP_WORDS[COMP_CWORD]}}"
+  local words="" word="${{COMP_WORDS[COMP_CWORD]}}" line
   case "$COMP_CWORD ${{COMP_WORDS[1]}} $word" in
 {cases}
+  *)
+    if [ "$COMP_CWORD" -gt 2 ]; then
+      line=(${{COMP_LINE:0:$COMP_POINT}})
+      case "$COMP_LINE" in *" ") line+=("") ;; *) word="${{line[-1]}}" ;; esac
+      words="$(declax {complete} "${{line[@]:2}}" 2>/dev/null)"
+      case "$word" in *=*) ;; *) type compopt >/dev/null 2>&1 && compopt -o nospace ;; esac
+    fi ;;
   esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  COMPREPLY=($(compgen -W "$words" -- "$word")){behind}
 }}
 complete -o default -F _declax declax
 """
+_BEHIND_EQUALS: Final = """
+  case "$word" in *=*) COMPREPLY=("${{COMPREPLY[@]#*=}}") ;; esac"""
 _ZSH: Final = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
@@ -188,5 +272,7 @@ def completion_script(shell: str) -> str:
     parser = declax_parser()
     words = {'"1 "*': [*parser.commands, *parser._option_string_actions]}
     words.update((f'*" {name} -"*', list(command._option_string_actions)) for name, command in parser.commands.items())
-    text = _BASH.format(cases="\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items()))
+    cases = "\n".join(f'    {case}) words="{" ".join(found)}" ;;' for case, found in words.items())
+    behind = _BEHIND_EQUALS.format() if shell == "bash" else ""
+    text = _SCRIPT.format(complete=COMPLETE, cases=cases, behind=behind)
     return _ZSH + text if shell == "zsh" else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,10 @@ from declax.config._files.documents import MAX_BYTES, Document
 from declax.config._files.formats import SUFFIXES, read_document, read_text
 from declax.config._sources.composing import Configuration
 from declax.config._sources.loading import Loading
-from declax.config._sources.words import Word, expand
-from declax.config.problems import Report
+from declax.config._sources.sweep_tables import take_sweeps
+from declax.config._sources.sweeps import GRID, Plan, expand
+from declax.config._sources.words import Word
+from declax.config.problems import Report, steps_of
 from declax.config.specs import Spec
 from declax.errors import ConfigError, describe, suggest
 
@@ -25,14 +28,20 @@ class ReadRun(NamedTuple):
     name: str
     spec: Spec[Any]
     configuration: Configuration
+    words: tuple[str, ...]
 
 
 def documents_of(words: Words) -> list[Document]:
     """The files that words name; `-` is the standard input."""
     missing = [file for file in words.files if file != STANDARD_INPUT and not Path(file).exists()]
     if missing:
+        sliced = next((word for word in missing if re.search(r"\[\d*:\d*\]", word.partition("=")[0])), None)
+        if sliced is not None:
+            fix = re.sub(r"\[\d*:\d*\]", "[*]", sliced)
+            raise usage_error("a path has an index or a star, and no slice", got=sliced, fix=fix)
         names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in SUFFIXES)
-        raise usage_error("there is no such file", got=", ".join(missing), fix=suggest(missing[0], names))
+        fix = suggest(missing[0], names) or (f"{missing[0]}=..." if steps_of(missing[0]) is not None else None)
+        raise usage_error("there is no such file", got=", ".join(missing), fix=fix)
     return [_from_standard_input() if file == STANDARD_INPUT else read_document(file) for file in words.files]
 
 
@@ -46,12 +55,13 @@ def _from_standard_input() -> Document:
 
 
 def read_runs(
-    documents: Sequence[Document], changes: Sequence[Word], loading: Loading
+    documents: Sequence[Document], changes: Sequence[Word], loading: Loading, plan: Plan = GRID
 ) -> tuple[list[ReadRun], ConfigError | None]:
     """Each run, and one error with the problems of all runs, each once."""
     found: list[ReadRun] = []
     failures: list[ConfigError] = []
-    for run in expand(changes):
+    documents, changes, plan = take_sweeps(documents, changes, plan)
+    for run in expand(changes, plan):
         try:
             value, configuration = loading.run(documents, run)
         except ConfigError as error:
@@ -59,7 +69,7 @@ def read_runs(
             continue
         if not isinstance(value, Spec):
             raise ConfigError("the command line", "the configuration describes no object", got=describe(value))
-        found.append(ReadRun(run.name, value, configuration))
+        found.append(ReadRun(run.name, value, configuration, tuple(run.texts)))
     problems = dict.fromkeys(problem for error in failures for problem in error.problems)
     if len(failures) < 2 or not problems:
         return found, failures[0] if failures else None
@@ -68,9 +78,9 @@ def read_runs(
     return found, report.error(failures[0].where)
 
 
-def read_all(words: Words, loading: Loading) -> list[ReadRun]:
+def read_all(words: Words, loading: Loading, plan: Plan = GRID) -> list[ReadRun]:
     """All runs; raises one error with the problems of all."""
-    found, error = read_runs(documents_of(words), words.changes, loading)
+    found, error = read_runs(documents_of(words), words.changes, loading, plan)
     if error is not None:
         raise error
     return found

@@ -22,10 +22,15 @@ from declax.config._cli.parsing import script_parser
 from declax.config._cli.runs import ReadRun, read_all
 from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter, parameters_of, target_name
+from declax.config._runs.listing import list_runs
+from declax.config._runs.run import Run
+from declax.config._runs.starting import Request, start
 from declax.config._sources.loading import Loading
+from declax.config._sources.sweeps import Plan
 from declax.config._sources.words import parse_word
 from declax.config.loading import config_text, to_config
 from declax.config.specs import Spec
+from declax.errors import ConstructionError
 
 _WIDTH: Final = 100
 _INDENT: Final = "  "
@@ -137,6 +142,7 @@ def cli(
     extra: Iterable[Any] = (),
     env: Collection[str] = (),
     sweep: Literal[False] = False,
+    runs: None = None,
 ) -> T: ...
 @overload
 def cli(
@@ -149,7 +155,21 @@ def cli(
     extra: Iterable[Any] = (),
     env: Collection[str] = (),
     sweep: Literal[True],
+    runs: None = None,
 ) -> Sweep[T]: ...
+@overload
+def cli(
+    target: type[T],
+    /,
+    argv: Sequence[str] | None = None,
+    *,
+    default: str | Path | None = None,
+    rngs: Rngs | None = None,
+    extra: Iterable[Any] = (),
+    env: Collection[str] = (),
+    sweep: Literal[False] = False,
+    runs: str | Path,
+) -> Run[T]: ...
 def cli(
     target: type[T],
     /,
@@ -160,6 +180,7 @@ def cli(
     extra: Iterable[Any] = (),
     env: Collection[str] = (),
     sweep: bool = False,
+    runs: str | Path | None = None,
 ) -> Any:
     """Reads the configuration of a script from its command line.
 
@@ -176,9 +197,13 @@ def cli(
         the script, annotate its field ``Spec[Model]``.
       extra, env: as in `from_config`.
       sweep: whether several runs are allowed; the result is then a `Sweep`.
+      runs: a folder, in which each run gets a folder of its own, with its exact record; the result is then a `Run`.
+        ``--resume`` continues one, and ``--rerun`` starts it anew. Several values make several runs, each in a process
+        of its own, which executes the script again.
 
     Returns:
-      An object of the class, or with `sweep` a sequence of `CliRun`, each of which is built when it is read.
+      An object of the class; with `runs` a `Run`; with `sweep` a sequence of `CliRun`, each of which is built when it
+      is read.
 
     Raises:
       SystemExit: after ``--help`` and similar options; with 1 for a wrong configuration, 2 for a wrong command line.
@@ -193,25 +218,45 @@ def cli(
     >>> [run.name for run in dx.cli(Train, ["rate=0.5,0.25", "steps=1"], sweep=True)]
     ['rate=0.5', 'rate=0.25']
     """
+    if sweep and runs is not None:
+        problem = "with `runs`, each run of a sweep is a process of its own, so that none is left for `sweep`"
+        raise ConstructionError("dx.cli", problem, fix="dx.cli(..., runs=...)")
     given = sys.argv[1:] if argv is None else argv
     output, extra = Output(is_json="--format=json" in given or ("--format", "json") in pairwise(given)), tuple(extra)
     with output.running():
         about = f"fields of {parameter_table(target)}"
-        options = script_parser(about + (f"\n\nwithout a file: {default}" if default else "")).parse_words(given)
+        about += f"\n\nwithout a file: {default}" if default else ""
+        options = script_parser(about, has_runs=runs is not None).parse_words(given, parameters_of(target).by_name)
         words = with_seed(read_words(options.words, takes_part=False), target, options.seed)
         if words.target is not None:
             raise usage_error("a script takes no class", got=words.target, fix="remove it")
-        if default is not None and not words.files:
+        kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
+        plan = Plan(options.samples, options.sweep_seed, tuple(tuple(group.split(",")) for group in options.zip))
+        request = None
+        if runs is not None:
+            request = Request(
+                target, words, options, plan, Path(runs), extra, env, functools.partial(_built, rngs=kept)
+            )
+        if default is not None and not words.files and (request is None or request.older is None):
             words = words._replace(files=(str(default),))
-        found = read_all(words, Loading(target, extra=extra, env=env))
-        if len(found) > 1 and not sweep:
+        if request is not None and options.status is not None:
+            list_runs(Path(options.status or request.root), output)
+            sys.exit(output.status)
+        if request is not None and not options.show:
+            begun = start(request._replace(words=words), output)
+            if begun is None:
+                sys.exit(output.status)
+            return begun
+        found = read_all(words, Loading(target, extra=extra, env=env), plan) if request is None else request.read()
+        if len(found) > 1 and not sweep and request is None:
             got = f"{found[0].name}, {found[1].name}, ..."
             problem = f"this script allows one run, but the values make {len(found)}"
-            raise usage_error(problem, got=got, fix="give each field one value, or call dx.cli with sweep=True")
+            raise usage_error(
+                problem, got=got, fix="give each field one value, or call dx.cli with sweep=True or runs="
+            )
         if not options.show:
-            kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
-            runs: Sweep[T] = Sweep(found, functools.partial(_built, rngs=kept, seed=options.seed))
-            return runs if sweep else runs[0].config
+            made: Sweep[T] = Sweep(found, functools.partial(_built, rngs=kept, seed=options.seed))
+            return made if sweep else made[0].config
         for run in found:
             if output.is_json:
                 output.add(run.name, "", to_config(run.spec, extra=extra))
@@ -220,7 +265,7 @@ def cli(
     sys.exit(output.status)
 
 
-def _built(spec: Spec[T], rngs: Rngs | None, seed: int | None) -> T:
+def _built(spec: Spec[T], seed: int | None, *, rngs: Rngs | None) -> T:
     if not takes_rngs(spec):
         return spec.build()
     # Not before: a script may call jax.distributed.initialize, which has to come before the first array.

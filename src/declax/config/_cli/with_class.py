@@ -8,7 +8,7 @@ import dataclasses
 import re
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,13 @@ import jax
 from declax._classes.pytree import Pytree
 from declax._displays.summarizing import Summary
 from declax._displays.summarizing import summary as summary_of
+from declax._graph.api import state as state_of
 from declax._sharding.fully_sharded import fsdp
 from declax._sharding.planning import plan as plan_of
 from declax._text.arrays import shapes_text
 from declax._variables.placement import sharding_rules
+from declax._variables.variable import Variable
+from declax.config._cli import differences
 from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, documents_of, read_all, read_runs
@@ -34,10 +37,11 @@ from declax.config._sources.origins import origins_of, origins_text
 from declax.config.loading import config_text, to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec, SpecSummary, shapes_of
-from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, set_fix, with_article
+from declax.errors import ConfigError, ReplicationWarning, ShardingError, describe, set_fix, suggest, with_article
 from declax.training import Optimizer
 from declax.transforms.abstract import eval_shape
 
+_MEMORY: Final = "OptVariable=pinned_host"
 _INPUT: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
 
@@ -111,6 +115,7 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
     mesh, rules = _sizes(options.mesh), _rules(options.rules)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
     strategy = fsdp if options.strategy == "fsdp" else None
+    memory = _pairs("--memory", options.memory, _MEMORY)
     for run in _runs(cls, words, options):
         spec = run.spec
         with noting_place(run.configuration) if words.part is None else contextlib.nullcontext():
@@ -121,7 +126,7 @@ def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) ->
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", ReplicationWarning)
             with _fixed_by_rules(mesh):
-                made = plan_of(whole, mesh, strategy, rules=rules)
+                made = plan_of(whole, mesh, strategy, rules=rules, memory=_kinds_of_memory(memory, whole, tx))
         for warning in told:
             write(str(warning.message), "", sys.stderr)
         data = {**made.to_table(), "devices": {"bytes": made.nbytes, "of": made.whole}}
@@ -141,6 +146,10 @@ def build(cls: Any, words: Words, options: argparse.Namespace, output: Output) -
         return found
 
     _summarize(cls, words, options, output, make)
+
+
+def diff(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
+    differences.diff(cls, words, options, output, [_input(text) for text in options.input])
 
 
 def _summarize(
@@ -182,7 +191,7 @@ def _rules(text: str) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Generator[None]:
-    """Names the option in place of the function, in the fix of an error about names of axes."""
+    """Names the option in place of the function, in the fix of an error about names of axes or kinds of memory."""
     try:
         yield
     except ShardingError as error:
@@ -190,7 +199,26 @@ def _fixed_by_rules(mesh: Mapping[str, int] | None) -> Generator[None]:
         if names and mesh:
             rules = ",".join(f"{name}=" for name in dict.fromkeys(names))
             set_fix(error, f"--rules {rules}        # behind the = one of the mesh axes {', '.join(mesh)}, or nothing")
+        elif (error.fix or "").startswith("dx.plan(") and error.where == "plan.memory":
+            set_fix(error, f"--memory {_MEMORY}")
         raise
+
+
+def _kinds_of_memory(pairs: Sequence[tuple[str, str]], model: Any, tx: Any) -> dict[Any, str] | None:
+    """The kind of memory for each kind of Variable, by names as `OptVariable=pinned_host`."""
+    leaf_defs = filter(None, state_of(model).definition.leaf_defs)
+    every = dict.fromkeys(base for kind, _ in leaf_defs for base in kind.__mro__ if issubclass(base, Variable))
+    kinds = {kind.__name__: kind for kind in every}
+    for name, _ in pairs:
+        if name not in kinds:
+            is_of_optimizer = tx is None and name in ("OptState", "OptVariable", "OptArray")
+            raise usage_error(
+                "--memory: the model has no Variables of this kind",
+                expected=", ".join(sorted(kinds)),
+                got=repr(name),
+                fix="--optimizer adam" if is_of_optimizer else suggest(name, kinds),
+            )
+    return {kinds[name]: memory for name, memory in pairs} or None
 
 
 def _pairs(option: str, text: str, example: str) -> list[tuple[str, str]]:

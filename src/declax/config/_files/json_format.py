@@ -21,6 +21,13 @@ from declax.config.problems import Path
 from declax.errors import ConfigError
 
 _WORDS: Final = {"True": "true", "False": "false", "None": "null", "nan": "NaN", "inf": "Infinity"}
+_HINTS: Final = {
+    "Expecting ',' delimiter": "a comma between two values, or a bracket that closes the value around them",
+    "Expecting ':' delimiter": '"key": value',
+    "Extra data": "one value in a file: remove the rest, or a bracket that closes too early",
+    "Invalid \\escape": r"\\ for each \ in a string",
+}
+"""What fixes the errors of the parser, by their beginnings."""
 _WORD: Final = re.compile(r"[A-Za-z]+")
 
 
@@ -83,7 +90,8 @@ def _too_deep(text: str, name: str | None, path: Path) -> ConfigError:
 
 def _wrong_syntax(text: str, name: str | None, error: json.JSONDecodeError) -> ConfigError:
     """The one error of a text that is no JSON, with the fix of a common mistake."""
-    offset, message, hint = error.pos, error.msg, None
+    offset, message = error.pos, error.msg
+    hint = next((hint for start, hint in _HINTS.items() if message.startswith(start)), None)
     before = len(text[:offset].rstrip()) - 1
     rest = text[offset:]
     comma = offset if rest.startswith(",") and "trailing comma" in message else before
@@ -103,8 +111,6 @@ def _wrong_syntax(text: str, name: str | None, error: json.JSONDecodeError) -> C
         hint = f'keys have double quotes: "{word[0][:40]}"'
     elif message.startswith("Expecting value") and word is not None:
         hint = f"write {_WORDS[word[0]]}" if word[0] in _WORDS else "strings have double quotes"
-    elif message.startswith("Expecting ',' delimiter"):
-        hint = "a comma between two values, or a bracket that closes the value around them"
     elif message.startswith("Invalid control character"):
         message = f"the control character {rest[0]!a} in a string"
         hint = f"write {json.dumps(rest[0])[1:-1]}, or remove it"

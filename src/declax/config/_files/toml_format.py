@@ -46,7 +46,14 @@ _REPEATED: Final = re.compile(r"Cannot (?:declare|overwrite|mutate|redefine)|Dup
 _LONG_INT: Final = re.compile(r"[-+]?[0-9][0-9_]{3999,}\Z")
 _INT_LIMIT: Final = "Exceeds the limit"
 _MAX_BODIES: Final = 20
-_QUOTES: Final = f'strings need quotes, bools are true and false, and None is {{ "{NONE}" = true }}'
+_HINTS: Final = {
+    "Invalid value": f'strings need quotes, bools are true and false, and None is {{ "{NONE}" = true }}',
+    "Expected newline": "a line of its own for each key, and quotes around strings",
+    "Expected '=' after a key": "key = value",
+    "Expected ']'": "[name] in a line of its own",
+    "Unescaped '\\'": r"\\ for each \, or single quotes around the string",
+}
+"""What fixes the errors of the parser, by their beginnings."""
 
 _COMMENTS_AND_STRINGS: Final = re.compile("|".join(SKIPPED), re.DOTALL)
 _LONG_KEY: Final = re.compile(rf'(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"")[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}')
@@ -56,7 +63,9 @@ def parse_toml(text: str, name: str | None) -> Document:
     """Reads a text; of a key or table that is given twice, the first counts, and gets the other keys of the second."""
     if (start := _long_key(text)) is not None:
         raise too_deep(name, Lines(text).position(start))
-    numbers, problems, broken = Numbers(), [], set()
+    numbers = Numbers()
+    problems: list[Problem] = []
+    broken: set[Path] = set()
     try:
         data = tomllib.loads(text, parse_float=numbers.read_float)
     except RecursionError:
@@ -118,7 +127,7 @@ def _repaired(
     for repeat, (start, end) in [found for found in bodies if found[0].fits][:_MAX_BODIES]:
         line, column = lines.position(start)
         body = "\n" * (line - 1) + " " * (column - 1) + shorter[start:end]
-        _merge(data, repeat.path, _loaded(body, name, numbers, problems))
+        _add_body(data, repeat.path, _loaded(body, name, numbers, problems))
     return data, problems, broken
 
 
@@ -134,20 +143,26 @@ def _loaded(text: str, name: str | None, numbers: Numbers, known: Iterable[Probl
         raise _too_deep(text, name, ()) from None
     except ValueError as error:
         found = _wrong_syntax(text, name, error)
-        raise (unreadable(name, *known, *found.problems) if _is_repairable(error) else found) from None
+        wrong = unreadable(name, *known, *found.problems) if _is_repairable(error) else found
+        raise wrong from None
 
 
-def _merge(data: Any, path: Path, more: Mapping[str, Any]) -> None:
-    """Adds what the table at a path does not have."""
+def _add_body(data: Any, path: Path, body: dict[str, Any]) -> None:
+    """Adds the keys of a table to the table at a path, where there are none yet."""
     for key in path:
-        data = data.setdefault(key, {}) if isinstance(data, dict) else data[key] if key in range(len(data)) else None
-        if not isinstance(data, (dict, list)):
-            return
-    for key, value in more.items() if isinstance(data, dict) else ():
-        if isinstance(value, dict) and isinstance(data.get(key), dict):
-            _merge(data[key], (), value)
-        else:
-            data.setdefault(key, value)
+        if isinstance(data, dict) and isinstance(key, str):
+            data = data.setdefault(key, {})
+        elif isinstance(data, list) and key in range(len(data)):
+            data = data[int(key)]
+    if isinstance(data, dict):
+        _merge(data, body)
+
+
+def _merge(table: dict[str, Any], more: dict[str, Any]) -> None:
+    for key, value in more.items():
+        held = table.setdefault(key, value)
+        if held is not value and isinstance(held, dict) and isinstance(value, dict):
+            _merge(held, value)
 
 
 def _problem_of_repeat(name: str | None, scan: TomlScan, lines: Lines, repeat: Repeat) -> Problem:
@@ -166,21 +181,21 @@ def _problem_of_repeat(name: str | None, scan: TomlScan, lines: Lines, repeat: R
 def _wrong_syntax(text: str, name: str | None, error: ValueError) -> ConfigError:
     """The one error of a text that is no TOML, with the fix of a common mistake."""
     found = _AT.search(str(error))
-    lines, message, hint = Lines(text), _AT.sub("", str(error)), None
+    message = _AT.sub("", str(error))
     if found is None:
         return unreadable(name, problem_of_text(name, f"not valid TOML: {message}"))
     unix = text.replace("\r\n", "\n")  # as the parser has it
-    offset = Lines(unix).offset(int(found[1]), int(found[2])) if found[1] else len(unix)
+    lines = Lines(unix)
+    hint = next((hint for start, hint in _HINTS.items() if message.startswith(start)), None)
+    offset = lines.offset(int(found[1]), int(found[2])) if found[1] else len(unix)
     position: Position = (int(found[1]), int(found[2])) if found[1] else (unix.rstrip().count("\n") + 1, None)
     character = unix[offset : offset + 1]
     bracket, quote = bracket_around(unix, offset), open_quote(unix, offset)
-    if message.startswith("Invalid value"):
-        hint = _QUOTES
     if quote is not None:
-        position = Lines(unix).position(quote)
+        position = lines.position(quote)
         message, hint = "the string is not closed", f"a {unix[quote]} at its end, or {3 * unix[quote]} around lines"
     elif bracket is not None and unix[bracket] == "{" and character in "\n#":
-        position = Lines(unix).position(bracket)
+        position = lines.position(bracket)
         message = "a table in { } must end in the line in which it starts"
         hint = "a [header] and one key in each line, or all in one line"
     elif character == "}" and unix[:offset].rstrip().endswith(","):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from declax.config._files.documents import (
@@ -30,6 +30,16 @@ _INT: Final = re.compile(r"[-+]?[0-9]+\Z")
 _BASED: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _SPECIAL: Final = re.compile(r"(?:([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+_HINTS: Final = {
+    "mapping values are not allowed": "a line of its own for each key; strings with a colon have quotes",
+    "could not find expected ':'": "a : and a space behind the key",
+    "did not find expected key": "the same indentation for all keys of a table",
+    "expected <block end>": "the same indentation for all keys of a table",
+    "expected ',' or": "a comma between two values, or a bracket that closes the value around them",
+    "cannot start any token": "quotes around strings that start with @, `, % or a tab",
+}
+"""What fixes the errors of the parser, by words in them."""
+_MAX_PROBLEMS: Final = 1000
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -103,12 +113,12 @@ class YamlScan(Scan):
             message, hint = "the string is not closed", "a quote at its end"
         elif mark is not None and self.text[mark.index : mark.index + 1] == "\t":
             hint = "indent with spaces"
-        elif "mapping values are not allowed" in message:
-            hint = "a line of its own for each key; strings with a colon have quotes"
+        else:
+            hint = next((hint for words, hint in _HINTS.items() if words in message), None)
         return unreadable(self._name, problem_of_text(self._name, f"not valid YAML: {message}", position, hint=hint))
 
     def _add(self, message: str, path: Path | None, event: Any, hint: str | None = None) -> None:
-        if path is not None:
+        if path is not None and len(self.problems) < _MAX_PROBLEMS:
             position = self._lines.position(event.start_mark.index)
             self.problems.append(problem_of_text(self._name, message, position, path=path, hint=hint))
 
@@ -143,15 +153,14 @@ class YamlScan(Scan):
 
     def _list(self, path: Path | None, depth: int) -> list[Any]:
         found: list[Any] = []
-        while not isinstance(event := next(self._events), self._yaml.SequenceEndEvent):
+        for event in self._inside(self._yaml.SequenceEndEvent):
             inner = None if path is None else (*path, len(found))
             found.append(self._node(event, inner, depth + 1))
-        self._close(event)
         return found
 
     def _table(self, path: Path | None, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
+        for event in self._inside(self._yaml.MappingEndEvent):
             if not isinstance(event, self._yaml.ScalarEvent):
                 self._add("a key must be a string", path, event)
                 self._node(event, None, depth + 1)
@@ -168,16 +177,19 @@ class YamlScan(Scan):
                 self.starts[inner] = event.start_mark.index
                 self.keys.append((inner, event.start_mark.index, event.end_mark.index))
             found[key] = self._node(next(self._events), inner, depth + 1)
-        self._close(event)
         return found
 
-    def _close(self, event: Any) -> None:
-        """Ends a table or list: at its bracket, or else at its last value."""
-        if event.start_mark.index < event.end_mark.index and self.text[event.start_mark.index] in "]}":
-            self._end = event.end_mark.index
+    def _inside(self, end: Any) -> Iterator[Any]:
+        """The events in a table or list, which ends at its bracket, or else at its last value."""
+        for event in self._events:
+            if isinstance(event, end):
+                start, stop = event.start_mark.index, event.end_mark.index
+                self._end = stop if self.text[start:stop] in ("]", "}") else self._end
+                return
+            yield event
 
     def _repeat(self, path: Path | None, event: Any) -> None:
-        if path is not None:
+        if path is not None and len(self.problems) < _MAX_PROBLEMS:
             start = event.start_mark.index
             self.repeats.append(Repeat(path, start, (start, event.end_mark.index), path))
             first = self._lines.position(self.starts[path])

@@ -460,8 +460,9 @@ class CallReader:
             else:
                 found[key] = INVALID
                 self._report_key(key, current, path, context, choices)
-        for name in self._secrets if context.supplied is not None else ():
-            if found.get(name) is not None and (*path, name) not in context.supplied:
+        places = context.supplied
+        for name in self._secrets if places is not None else ():
+            if found.get(name) is not None and places is not None and (*path, name) not in places:
                 found[name] = INVALID
                 hint = f'{name} = {{ "$env" = "NAME" }}, or {{ "$file" = "token.txt" }}'
                 context.add("secret", (*path, name), "a configuration does not say a secret itself", hint=hint)

@@ -43,11 +43,11 @@ def changed_files(
         try:
             document = read_document(path)
             text = Text.read(path)
-            found = document.problems[0].message if document.problems else None
         except ConfigError as error:
-            found = error.problems[0].message if error.problems else error.problem
-        if found is not None:
-            notes.append(f"{path}: not read: {found}")
+            notes.append(f"{path}: not read: {error.problems[0].message if error.problems else error.problem}")
+            continue
+        if document.problems:
+            notes.append(f"{path}: not read: {document.problems[0].message}")
             continue
         data = document.data
         if isinstance(data, dict) and "json-schema.org" in str(data.get("$schema")):

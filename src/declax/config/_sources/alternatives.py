@@ -8,7 +8,7 @@ from typing import Any, Final
 from declax.config._files.documents import Document
 from declax.config._files.formats import SUFFIXES, read_document
 from declax.config._sources.keys import USE
-from declax.config.problems import KIND, Path, Problem, did_you_mean, shown
+from declax.config.problems import KIND, Path, Place, Problem, did_you_mean, shown
 from declax.errors import ConfigError
 
 MAX_FILES: Final = 1000
@@ -91,7 +91,9 @@ class Alternatives:
             try:
                 found = read_document(self._shown(file))
             except ConfigError as error:
-                found = Document(self._shown(file), {}, [*error.problems])  # it is as good as empty
+                name = self._shown(file)
+                told = Problem("file", (), error.problem, error.expected, hint=error.fix, place=Place(name))
+                found = Document(name, {}, [*error.problems] or [told])  # it is as good as empty
             found.file = str(file)
             self._read[file] = found
         return self._read[file]

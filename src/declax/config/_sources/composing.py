@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -170,27 +171,36 @@ class Configuration:
         for path in list(self._selected((), self.data, word, origin)):
             self._apply(word, path, value, origin)
 
-    def has(self, path: Path) -> bool:
-        """Whether a source says a value at a path, given as texts."""
+    def value_at(self, path: Path) -> Any:
+        """The value at a path; None if no source says one."""
         found = self.data
         for key in path:
-            found = _item(found, int(key) if isinstance(found, list) and str(key).isdecimal() else key)
-            if found is None:
-                return False
-        return True
+            found = _item(found, _step(found, key)) if isinstance(found, (dict, list)) else None
+        return found
 
-    def put_recorded(self, path: Path, value: Any, record: Document) -> None:
-        """Puts a value of an exact record where the code would compute it; makes missing tables on the way."""
+    def has(self, path: Path) -> bool:
+        """Whether a source says a value at a path, given as texts."""
+        return self.value_at(path) is not None
+
+    def put_recorded(self, path: Path, value: Any, record: Document, pointers: Collection[str]) -> None:
+        """Puts a value of an exact record where the code would compute it; makes missing tables and lists on the way.
+
+        Args:
+          path: of the value, with the indices of lists as texts.
+          value: the value.
+          record: the source.
+          pointers: of all values of the record, which say how long its lists are.
+        """
         self.own()
         origin = Origin(record, (), 1)
-        holder, at = self.data, ()
-        for key in path[:-1]:
-            step: Any = int(key) if isinstance(holder, list) and str(key).isdecimal() else key
-            at = (*at, step)
-            if not isinstance(_item(holder, step), (dict, list)):
-                self.place(at, {}, origin)
-            holder = self.at(at)
-        self.place((*at, path[-1]), copied(value), origin)
+        at: Path = ()
+        for key, below in itertools.pairwise(path):
+            at = (*at, _step(self.at(at), key))
+            if not isinstance(_item(self.at(at[:-1]), at[-1]), (dict, list)):
+                prefix = "/".join(("", *map(str, at), ""))
+                count = len({pointer.removeprefix(prefix).split("/")[0] for pointer in pointers if prefix in pointer})
+                self.place(at, [{} for _ in range(count)] if str(below).isdecimal() else {}, origin)
+        self.place((*at, _step(self.at(at), path[-1])), copied(value), origin)
 
     def copy(self) -> Configuration:
         """The same sources, of which changes leave this one as it is."""
@@ -398,8 +408,11 @@ class Configuration:
         reader: Reader | None = self.reader
         holder = self.data
         for size, key in enumerate(path):
-            reader = self.reader_below(reader, path[:size], holder, key)
-            holder = _item(holder, key) if isinstance(holder, (dict, list)) else None
+            if holder is None:  # what the class body declares
+                holder = {} if choices_at(reader) else []
+            step = _step(holder, key)
+            reader = self.reader_below(reader, path[:size], holder, step)
+            holder = _item(holder, step) if isinstance(holder, (dict, list)) else None
         return reader
 
     def reader_below(self, reader: Reader | None, path: Path, holder: Any, key: Any) -> Reader | None:
@@ -455,6 +468,11 @@ def copied(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(item, depth + 1) for key, item in value.items()}
     return [copied(item, depth + 1) for item in value] if isinstance(value, list) else value
+
+
+def _step(holder: Any, key: Any) -> Any:
+    """A key of a table, or the index of a list that a text is."""
+    return int(key) if isinstance(holder, list) and str(key).isdecimal() else key
 
 
 def takes_alternatives(reader: Reader | None) -> bool:

@@ -149,9 +149,11 @@ class _Parser:
 
 def _number(text: str) -> int | float:
     try:
-        return _bounded(int(text)) if text.replace("_", "").isdecimal() and len(text) < 60 else _bounded(float(text))
+        is_int = text.replace("_", "").isdecimal() and len(text) < 60
+        found: int | float = _bounded(int(text) if is_int else float(text))
     except ValueError:
         raise ExpressionError(f"{text!r} is not a number") from None
+    return found
 
 
 def _operand(path: str, value: Any) -> Any:

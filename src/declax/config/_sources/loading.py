@@ -13,13 +13,14 @@ from declax._fields.annotations import annotation_text
 from declax._typing import MISSING
 from declax.config._building import checked_refs
 from declax.config._changing import paths_meant
-from declax.config._data import FrozenList, SpecData, freeze
+from declax.config._data import FrozenList, Ref, SpecData, freeze
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
-from declax.config._reading.readers import Context
+from declax.config._reading.readers import INVALID, Context
 from declax.config._refs import with_items
 from declax.config._sources.composing import Configuration
+from declax.config._sources.keys import USE
 from declax.config._sources.resolving import resolve
 from declax.config._sources.words import ANYWHERE, Run, Word
 from declax.config._supplied import Supplied, value_of
@@ -52,6 +53,15 @@ class Loading:
         self.catalog = catalog_for(tuple(extra))
         self.migrate = migrate
         self.env = env
+
+    def read_alone(self, source: Document) -> Any:
+        """The value of one source that says all itself; INVALID if it has mistakes, or names what it does not say."""
+        data = source.data
+        if source.problems or not isinstance(data, Mapping) or USE in data or COMPUTED in data:
+            return INVALID
+        context = Context(migrate=self.migrate, catalog=self.catalog)
+        context.supplied = ()
+        return checked_refs(self.catalog.root_reader(self.cls).read(data, (), context), context)
 
     def run(self, sources: Sequence[Document], run: Run = _NO_WORDS) -> Loaded:
         """Reads sources with the words of one run; tries their other reading if a field refuses the first.
@@ -147,30 +157,50 @@ class Loading:
             alone = Configuration(configuration.reader)
             alone.add(_without_computed(record))
             before = computed_data(self._read(alone), self.catalog)
-        changed: dict[Path, Any] = {}
-        for pointer, value in recorded.items():
-            path = tuple(key.replace("~1", "/").replace("~0", "~") for key in pointer[1:].split("/"))
-            is_said = pointer not in now and configuration.has(path)
-            follows_others = now.get(pointer, MISSING) != before.get(pointer, MISSING)
-            if now.get(pointer, MISSING) != value and not is_said and not follows_others:
-                changed[path] = value
-        for path, value in changed.items():
-            configuration.put_recorded(path, value, record)
-        if not changed:
-            return found
-        made = self._read(configuration)
-        told = [
-            f"{path_text(path)}: {shown(value)}, and not {shown(now.get(_pointer(path)))}"
-            for path, value in changed.items()
-        ]
-        lines = "\n".join(f"  {line}" for line in told[:20])
-        name = record.name or "the record"
-        _warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
-        return made
+        kept = {
+            pointer: value
+            for pointer, value in recorded.items()
+            if now.get(pointer, MISSING) == before.get(pointer, MISSING)  # it follows no later source
+            and (pointer in now or not configuration.has(_keys(pointer)))
+        }
+        told: dict[str, str] = {}
+        while changed := _differing(kept, now):
+            settable = {p: v for p, v in changed.items() if p not in told and configuration.reader_at(_keys(p))}
+            if not settable:
+                raise self._not_kept(changed, now, configuration, record)
+            for pointer, value in settable.items():
+                told[pointer] = f"  {path_text(_keys(pointer))}: {shown(value)}, and not {shown(now.get(pointer))}"
+                configuration.put_recorded(_keys(pointer), value, record, recorded)
+            found = self._read(configuration)
+            now = computed_data(found, self.catalog) | {pointer: kept[pointer] for pointer in told}
+        if told:
+            lines = "\n".join([*told.values()][:_MOST_TOLD])
+            name = record.name or "the record"
+            _warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
+        return found
+
+    def _not_kept(
+        self, changed: Mapping[str, Any], now: Mapping[str, Any], configuration: Configuration, record: Document
+    ) -> ConfigError:
+        """The error for values of a record that no argument sets."""
+        report = Report()
+        for pointer, value in changed.items():
+            got = "nothing" if pointer not in now else shown(now[pointer])
+            message = "the record has another value than the code makes, and no argument sets it"
+            report.add("recorded", _keys(pointer), message, expected=shown(value), got=got, hint=_HINT)
+        return report.error(record.name or name_of(self.cls), configuration.place_of)
 
 
-def _pointer(path: Path) -> str:
-    return "/" + "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
+_MOST_TOLD: Final = 20
+_HINT: Final = "the code that wrote the record; or remove the value from $computed, to have what the code makes now"
+
+
+def _differing(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    return {pointer: value for pointer, value in recorded.items() if now.get(pointer, MISSING) != value}
+
+
+def _keys(pointer: str) -> tuple[str, ...]:
+    return Ref(pointer).keys
 
 
 def _without_computed(source: Document) -> Document:
@@ -209,7 +239,7 @@ def _changed(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     """A spec with a function applied to the value at a path."""
     if not path:
         return change(value)
-    items = value.arguments if isinstance(value, SpecData) else value
+    items: Any = value.arguments if isinstance(value, SpecData) else value
     if path[0] not in items and not isinstance(value, (tuple, FrozenList)):
         return value  # it is equal to the default
     return with_items(value, {path[0]: _changed(items[path[0]], path[1:], change)})

@@ -173,10 +173,16 @@ class _Resolving:
 
 
 def _fitting(text: str, reader: Reader | None) -> Any:
-    """The reading of a text that a field accepts: the text, or what a word of it would be."""
+    """The reading of a text whose type a field accepts: the text, or what a word of it would be."""
     value = value_of(text)
-    readings = (text, value, other_reading(text, value))
-    return next((one for one in readings if reader is not None and reader.fits(one)), text)
+    if reader is None:
+        return text
+    for reading in (text, value, other_reading(text, value)):
+        context = Context()
+        reader.read(reading, (), context)
+        if all(problem.code != "wrong-type" for problem in context.problems):
+            return reading
+    return text
 
 
 def _nearest(origins: Mapping[Path, Origin], path: Path) -> Origin:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from declax.config._files.documents import float_of
 from declax.config._files.formats import SUFFIXES
+from declax.config._sources.series import Draw, call_in, series
 from declax.config.problems import Path, path_text, shown, steps_of
 
 SET: Final = "="
@@ -28,6 +28,7 @@ class Word(NamedTuple):
       action: sets a value, inserts an item into a list, or removes a value.
       values: the value, or those of a sweep.
       others: what they are if the field refuses them; see `other_reading`.
+      file: the file with the sweep that has the word, or empty.
     """
 
     text: str
@@ -35,10 +36,11 @@ class Word(NamedTuple):
     action: str
     values: tuple[Any, ...]
     others: tuple[Any, ...]
+    file: str = ""
 
     @property
     def origin(self) -> str:
-        return f"command line: {self.text}"
+        return f"{self.file or 'command line'}: {self.text}"
 
 
 class Run(NamedTuple):
@@ -50,6 +52,14 @@ class Run(NamedTuple):
     def words(self, others: Collection[str | None] = ()) -> list[tuple[Word, Any]]:
         """The words with their values; those with some origins in the other reading."""
         return [(word, other if word.origin in others else value) for word, value, other in self.chosen]
+
+    @property
+    def texts(self) -> list[str]:
+        """The words as this run has them: with one value each."""
+        return [
+            f"{path_text(word.path)}={short(value)}" if len(word.values) > 1 or word.file else word.text
+            for word, value, _ in self.chosen
+        ]
 
 
 def is_word(text: str) -> bool:
@@ -91,12 +101,23 @@ def parse_word(text: str) -> Word:
     (('blocks', '*', 'hidden'), (64, 128))
     >>> parse_word("names=[a, b]").values, parse_word("kind=Mlp").values
     ((['a', 'b'],), ('Mlp',))
+    >>> parse_word("rate=log(1e-3,1e-1,3)").values
+    (0.001, 0.01, 0.1)
     """
     written, action, value = _parts(text) or (text, SET, "")
     path = tuple(int(step) if step.isdecimal() else step for step in _steps(written) or ())
     texts = [part.strip() for part in _split(value)] if action != REMOVE else [""]
-    values = tuple(map(value_of, texts))
-    return Word(text, path, action, values, tuple(map(other_reading, texts, values)))
+    pairs = [pair for one in texts for pair in _readings(one, text)]
+    return Word(text, path, action, tuple(value for value, _ in pairs), tuple(other for _, other in pairs))
+
+
+def _readings(written: str, word: str) -> list[tuple[Any, Any]]:
+    """The values of a text, each with its other reading: one, or those of a function such as ``range(1,9)``."""
+    if (call := call_in(written)) is None:
+        value = value_of(written)
+        return [(value, other_reading(written, value))]
+    found = series(call[0], [value_of(part.strip()) for part in _split(call[1])] if call[1].strip() else [], word)
+    return [(found, found)] if isinstance(found, Draw) else [(value, value) for value in found]
 
 
 def _split(text: str) -> Iterator[str]:
@@ -107,9 +128,9 @@ def _split(text: str) -> Iterator[str]:
             quote = "" if character == quote else quote
         elif character in "\"'":
             quote = character
-        elif character in "[{":
+        elif character in "([{":
             depth += 1
-        elif character in "]}":
+        elif character in ")]}":
             depth -= 1
         elif character == "," and depth == 0:
             yield text[begun:position]
@@ -151,14 +172,6 @@ def other_reading(text: str, value: Any) -> Any:
     return value
 
 
-def expand(words: Sequence[Word]) -> Iterator[Run]:
-    """One run for each combination of values; the last word varies fastest."""
-    sweeps = [word for word in words if len(word.values) > 1]
-    choices = [[(word, *pair) for pair in zip(word.values, word.others, strict=True)] for word in words]
-    for chosen in itertools.product(*choices):
-        name = ",".join(f"{path_text(word.path)}={_short(value)}" for word, value, _ in chosen if word in sweeps)
-        yield Run(name, chosen)
-
-
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in the name of a run."""
     return str(value) if isinstance(value, (str, list, dict)) else shown(value)

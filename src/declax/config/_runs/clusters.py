@@ -1,0 +1,80 @@
+"""Runs as jobs of a cluster, by submitit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from declax.config._cli.output import usage_error
+from declax.config._runs.commands import command_for, environment_for
+from declax.config._runs.folders import OUTPUT, RunFolder
+from declax.config._sources.words import value_of
+from declax.errors import MissingExtraError
+
+_FOLDER: Final = ".submitit"
+_EXAMPLE: Final = "--launch-option timeout_min=60"
+
+
+class Job:
+    """What a job does: it runs a folder. After a preemption or at its time limit, the job is sent again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.command = command_for(folder)
+        self.place = os.getcwd()
+
+    def __call__(self) -> int:
+        with open(Path(self.place, self.folder, OUTPUT), "ab") as output:
+            return subprocess.run(
+                self.command,
+                cwd=self.place,
+                env=environment_for(Path(self.folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+
+    def checkpoint(self) -> Any:
+        """What submitit sends again: the same, since ``--resume`` goes on where the run stopped."""
+        return importlib.import_module("submitit").helpers.DelayedSubmission(self)
+
+
+def submit(folders: Sequence[RunFolder], cluster: str, root: Path, jobs: int, options: Sequence[str]) -> list[Any]:
+    """Submits a job for each folder, as one array, of which `jobs` run at once.
+
+    Raises:
+      MissingExtraError: submitit is not installed.
+      DeclaxError: submitit has no such option.
+    """
+    try:
+        submitit: Any = importlib.import_module("submitit")
+    except ImportError:
+        fix = 'pip install "declax[slurm]"'
+        raise MissingExtraError(
+            "--launch", "submitit is not installed, which sends runs to a cluster", fix=fix
+        ) from None
+    executor = submitit.AutoExecutor(folder=root / _FOLDER, cluster=cluster)
+    given = _options(options)
+    if cluster == "slurm" and jobs > 1:
+        given.setdefault("slurm_array_parallelism", jobs)
+    try:
+        executor.update_parameters(**given)
+    except (NameError, TypeError, ValueError) as error:
+        raise usage_error(
+            "--launch-option: submitit refuses it", got=" ".join(options), why=str(error), fix=_EXAMPLE
+        ) from None
+    with executor.batch():
+        return [executor.submit(Job(folder.path)) for folder in folders]
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    pairs = [word.partition("=") for word in words]
+    wrong = next((word for word, (name, equals, _) in zip(words, pairs, strict=True) if not (name and equals)), None)
+    if wrong is not None:
+        raise usage_error("--launch-option: not a name with a value", got=repr(wrong), fix=_EXAMPLE)
+    return {name: value_of(value) for name, _, value in pairs}
