@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import declax as dx
+from config.schema_checks import refused_by
 from declax._typing import Initializer
 from declax.errors import LayerError
 from nn.test_every_layer import CASES, made
@@ -91,6 +92,14 @@ LINEAR = {"kind": "Linear", "in_features": 2, "out_features": 3}
 @pytest.mark.parametrize("target", [Wrapper, OfLayer, taking])
 def test_a_base_of_the_library_admits_its_layers(target):
     assert dx.spec_from_config(target, {"inner": LINEAR}) == dx.spec(target, inner=dx.spec(dx.Linear, 2, 3))
+
+
+def test_the_schema_has_the_layers_of_a_base():
+    schema = dx.json_schema(Wrapper)
+    assert not refused_by(schema, {"inner": LINEAR})
+    assert not refused_by(schema, {"inner": {"kind": "Stacked", "build": LINEAR, "n": 2}})
+    for wrong in ({**LINEAR, "in_feature": 1}, {"kind": "Linear"}, {"kind": "RNNCellBase"}, {"in_features": 2}):
+        assert refused_by(schema, {"inner": wrong}), wrong
 
 
 def test_the_kind_is_needed_and_near_names_are_told():

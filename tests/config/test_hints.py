@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 import pytest
 
@@ -30,6 +32,7 @@ class Run(dx.Module):
     optimizer: optax.GradientTransformation | None = None
     init: dx.typing.Initializer = dx.initializers.zeros
     sizes: dict[str, int] | None = None
+    act: Callable[[jax.Array], jax.Array] | None = None
 
 
 def problem(data: Any) -> Any:
@@ -71,6 +74,7 @@ def test_a_kind_that_is_no_string_lists_the_kinds(field, kind):
         ("model", "{kind=Small}", '{kind="Small"}'),
         ("init", "{kind=normal,stddev=0.1}", '{kind="normal", stddev=0.1}'),
         ("sizes", "{a=b}", '{a="b"}'),
+        ("act", "{kind=leaky_relu,negative_slope=0.3}", '{kind="leaky_relu", negative_slope=0.3}'),
     ],
 )
 def test_a_table_without_quotes(name, text, fixed):

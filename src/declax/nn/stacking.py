@@ -127,10 +127,10 @@ class Stacked(Module, Generic[M]):
         unroll: int | bool = 1,
         axis_name: str | None = None,
     ) -> None:
-        is_spec = not callable(build) and callable(getattr(build, "build", None))
-        if is_spec:
-            self._spec = build
-            build = functools.partial(_built, build)
+        spec: Any = build
+        if not callable(build) and callable(getattr(build, "build", None)):
+            self._spec = spec
+            build = functools.partial(_built, spec)
         _check_options(build, n, remat)
         self.length = n
         self.remat = remat

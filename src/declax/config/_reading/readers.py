@@ -404,6 +404,7 @@ class NamesReader(Reader):
             return self.table[value]
         last = value.rpartition(".")[2] if len(value) < 200 else ""
         hint = f"did you mean {last!r}?" if last in self.table else did_you_mean(last, self.table)
+        hint = hint or (unquoted_table(value) if "table" in self.words else None)
         if "." in value and hint is None:
             hint = "data cannot name modules or attributes; dx.register_kind adds a name"
         context.add(
