@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging.config  # noqa: F401  # which is patched
 import math
 import os
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,9 @@ from declax.config._runs.folders import folders_in
 from declax.config._sources.sweeps import Plan, expand
 from declax.config._sources.words import parse_word
 from declax.errors import ConfigError, MissingExtraError
+
+with contextlib.suppress(ImportError), unittest.mock.patch("logging.config.dictConfig"):
+    import submitit  # noqa: F401  # its import configures logging anew, which closes the handlers of pytest
 
 
 @dataclasses.dataclass

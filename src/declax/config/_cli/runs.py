@@ -37,8 +37,8 @@ def documents_of(words: Words) -> list[Document]:
     if missing:
         sliced = next((word for word in missing if re.search(r"\[\d*:\d*\]", word.partition("=")[0])), None)
         if sliced is not None:
-            fix = re.sub(r"\[\d*:\d*\]", "[*]", sliced)
-            raise usage_error("a path has an index or a star, and no slice", got=sliced, fix=fix)
+            star = re.sub(r"\[\d*:\d*\]", "[*]", sliced)
+            raise usage_error("a path has an index or a star, and no slice", got=sliced, fix=star)
         names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in SUFFIXES)
         fix = suggest(missing[0], names) or (f"{missing[0]}=..." if steps_of(missing[0]) is not None else None)
         raise usage_error("there is no such file", got=", ".join(missing), fix=fix)
