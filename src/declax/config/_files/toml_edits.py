@@ -43,9 +43,10 @@ class TomlEditor(Editor[TomlScan]):
             for key, item in value.items():
                 editor = self._again(editor.put((*path, key), item))
             return editor.text
-        if isinstance(path[-1], int):  # headers have tables only
+        index = path[-1]
+        if isinstance(index, int):  # headers have tables only
             items = value_at(self.data, path[:-1])
-            path, value = path[:-1], [*items[: path[-1]], value, *items[path[-1] + 1 :]]
+            path, value = path[:-1], [*items[:index], value, *items[index + 1 :]]
         return self._again(self.removed(path, keeps_above=False)).put(path, value)  # of a table below headers
 
     def added(self, holder: Path, key: str | int, value: Any) -> str:
