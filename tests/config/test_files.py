@@ -526,6 +526,7 @@ def test_numbers_that_no_float_holds(text, parse, form):
     assert document.data == {"x": 1, "number": [None]}
     (problem,) = document.problems
     assert problem.message.startswith("not a number: ")
+    assert "a number that a float can hold" in problem.hint
     assert len(text) > 4000 or f"{text} is out of the range of floats" in problem.message
     assert (problem.path, problem.place.line, problem.place.column) == (
         ("number", 0),

@@ -39,6 +39,9 @@ def float_of(text: str) -> float:
     return value
 
 
+NUMBER_HINT: Final = "a number that a float can hold (5e-324 to 1.8e308), or an int of at most 4300 digits"
+
+
 class Lost:
     """Stands in data for a number that no float can represent, until `Numbers.found` replaces it."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from declax.config._files.bounded_json import TOO_MUCH, takes_too_much
 from declax.config._files.documents import (
+    NUMBER_HINT,
     Document,
     Numbers,
     deep_path,
@@ -56,7 +57,7 @@ def parse_json(text: str, name: str | None) -> Document:
     document = Document(name, data, find_places=lambda: JsonScan(text).places)
     for path, why in numbers.without_lost(data).items():
         place = document.place_of(path)
-        document.problems.append(problem_of_text(name, why, (place.line, place.column), path=path))
+        document.problems.append(problem_of_text(name, why, (place.line, place.column), path=path, hint=NUMBER_HINT))
         document.broken.add(path)
     if is_repeated:
         _add_repeats(text, document)

@@ -38,6 +38,15 @@ class TomlEditor(Editor[TomlScan]):
     def replaced(self, path: Path, value: Any) -> str:
         if path in self.scan.values:
             return super().replaced(path, value)
+        if isinstance(value, dict) and value_at(self.data, path) == {}:
+            editor = self
+            for key, item in value.items():
+                editor = self._again(editor.put((*path, key), item))
+            return editor.text
+        index = path[-1]
+        if isinstance(index, int):  # headers have tables only
+            items = value_at(self.data, path[:-1])
+            path, value = path[:-1], [*items[:index], value, *items[index + 1 :]]
         return self._again(self.removed(path, keeps_above=False)).put(path, value)  # of a table below headers
 
     def added(self, holder: Path, key: str | int, value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from declax.config._files.documents import (
     MAX_DEPTH,
+    NUMBER_HINT,
     Document,
     Numbers,
     Position,
@@ -77,7 +78,7 @@ def parse_toml(text: str, name: str | None) -> Document:
     document = Document(name, data, problems, find_places=lambda: TomlScan(text).places, broken=broken)
     for path, why in numbers.without_lost(data).items():
         place = document.place_of(path)
-        document.problems.append(problem_of_text(name, why, (place.line, place.column), path=path))
+        document.problems.append(problem_of_text(name, why, (place.line, place.column), path=path, hint=NUMBER_HINT))
         broken.add(path)
     if NONE in text or broken:
         replace_values(data, _none_of)
@@ -119,7 +120,7 @@ def _repaired(
     for path in broken:
         start, end = scan.values[path]
         message = f"not a number: an int of {end - start} digits"
-        problems.append(problem_of_text(name, message, lines.position(start), path=path))
+        problems.append(problem_of_text(name, message, lines.position(start), path=path, hint=NUMBER_HINT))
         edits.append(Edit(start, end, value_text(None).ljust(end - start)))
     shorter = spliced(text, edits)
     bodies = [(repeat, repeat.body) for repeat in scan.repeats if repeat.body is not None]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from declax.config._files.documents import (
     MAX_DEPTH,
+    NUMBER_HINT,
     Document,
     float_of,
     problem_of_text,
@@ -201,7 +202,7 @@ class YamlScan(Scan):
         try:
             return core_scalar(event.value)
         except ValueError as error:  # also an int with more digits than Python accepts
-            self._add(f"not a number: {error}", path, event)
+            self._add(f"not a number: {error}", path, event, NUMBER_HINT)
             if path is not None:
                 self.broken.add(path)
             return None
