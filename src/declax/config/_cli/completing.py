@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from declax.config._cli.arguments import load_target, read_words
-from declax.config._cli.runs import documents_of
+from declax.config._cli.sources import documents_of
 from declax.config._files.documents import Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.limits import CheckedReader

@@ -39,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             files = importlib.import_module("declax.config._cli.shapes")
             files.check_files(options.words, output, strict=options.strict)
             return output.status
+        if options.command in ("set", "migrate"):
+            edits = importlib.import_module("declax.config._cli.edits")
+            change = edits.set_values if options.command == "set" else edits.migrate
+            change(read_words(options.words, takes_part=False), options, output)
+            return output.status
         words = read_words(options.words, takes_part=options.command in ("show", "summary", "plan", "build"))
         if options.command == "schema" and (words.files or words.changes):
             found = ", ".join([*words.files, *(word.text for word in words.changes)])

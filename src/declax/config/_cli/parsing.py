@@ -155,6 +155,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "const": "",
         "help": "list the runs of a folder (by default that of the script), with what became of each",
     },
+    "--diff": {"action": "store_true", "help": "only show the difference"},
     "--write": {"action": "store_true", "help": "change the files; without it, only show the difference"},
     "--format": {"choices": ("text", "json"), "default": "text", "help": "json: one JSON document, errors too"},
 }
@@ -205,6 +206,16 @@ def declax_parser() -> Parser:
         "diff", "show how two configurations, run folders or checkpoints differ: by path, and by what they build",
         "module:Class, two files or folders, and words that change both", "--env --input --migrate --format",
         "diff models:Net base.toml large.toml", "diff train:Run runs/ab12 runs/cd34 --input int32[8,16]",
+    )  # fmt: skip
+    add(
+        "set", "change values of files, and keep comments, order and all other bytes",
+        "files, words such as blocks[*].hidden=128 or ~schedule, and module:Class to check them",
+        "--diff --env --format",
+        "set run.toml 'model.blocks[*].feed.hidden=128'", "set settings:Run run.toml steps=3 --diff",
+    )  # fmt: skip
+    add(
+        "migrate", "bring files of older versions up to date: renamed fields, and versions of classes",
+        "module:Class and files", "--diff --env --format", "migrate models:Net net.toml",
     )  # fmt: skip
     add(
         "rename", "give a field another name, in code and configurations below the current folder",

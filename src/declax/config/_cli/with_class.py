@@ -26,9 +26,10 @@ from declax._variables.variable import Variable
 from declax.config._cli import differences
 from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
-from declax.config._cli.runs import ReadRun, documents_of, read_all, read_runs
+from declax.config._cli.runs import ReadRun, read_all, read_runs
 from declax.config._cli.scripts import parameter_table, rngs_of, with_seed
 from declax.config._cli.shapes import check_spec
+from declax.config._cli.sources import documents_of
 from declax.config._files.documents import noting_place
 from declax.config._files.json_format import format_json
 from declax.config._reading.parameters import target_name

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
-from declax.config._cli.runs import ReadRun, documents_of, read_runs
+from declax.config._cli.runs import ReadRun, read_runs
+from declax.config._cli.sources import documents_of
 from declax.config._files.formats import read_document
 from declax.config._reading.parameters import target_name
 from declax.config._runs.changed import warn_of_changed
