@@ -382,7 +382,7 @@ def display(*objects: object) -> None:
       )
     }
     """
-    if _is_notebook() and find_spec("treescope") is not None:
+    if is_notebook() and find_spec("treescope") is not None:
         for obj in objects:
             importlib.import_module("treescope").display(obj)
     else:
@@ -390,7 +390,7 @@ def display(*objects: object) -> None:
             sys.stdout.write(f"{text_of(obj)}\n")
 
 
-def _is_notebook() -> bool:
+def is_notebook() -> bool:
     """Whether Python runs in a kernel that shows HTML; an IPython in a terminal shows text."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

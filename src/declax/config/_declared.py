@@ -126,6 +126,14 @@ def parts_of(value: Any, path: Path = (), *, is_made: bool = False) -> Iterator[
             yield from parts_of(item, (*path, key))
 
 
+def has_parts(value: Any) -> bool:
+    """Whether a list, tuple or dict has specs in it."""
+    if type(value) not in (tuple, FrozenList, FrozenDict):
+        return False
+    items = value.values() if isinstance(value, FrozenDict) else value
+    return any(isinstance(item, SpecData) or has_parts(item) for item in items)
+
+
 def _is_computed(value: Any) -> bool:
     """Whether a class body computes a value: an expression, or a declared part, also in a list or dict."""
     if isinstance(value, SpecData):

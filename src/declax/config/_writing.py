@@ -13,7 +13,7 @@ from declax._fields.overrides import DeclaredPart
 from declax.config import registry
 from declax.config._building import checked_refs
 from declax.config._data import FrozenDict, FrozenList, FrozenSet, Ref, SpecData, freeze, key_of, thaw
-from declax.config._declared import exact_arguments
+from declax.config._declared import exact_arguments, has_parts
 from declax.config._printing import value_text
 from declax.config._reading.catalog import Catalog, catalog_for
 from declax.config._reading.functions import FunctionReader
@@ -246,7 +246,7 @@ class _Computed:
             for name, item in (pair for some in exact_arguments(value) for pair in some.items()):
                 if name not in overrides or _is_override(overrides[name]):
                     self._add(item, call.reader_of(name), (*path, name), overrides.get(name))
-        elif _has_specs(value):
+        elif has_parts(value):
             self._add_items(value, reader, path, said)
         else:
             with contextlib.suppress(ConfigError):
@@ -265,11 +265,6 @@ class _Computed:
 
 def _is_override(value: Any) -> bool:
     return isinstance(value, SpecData) and isinstance(value.target, DeclaredPart)
-
-
-def _has_specs(value: Any) -> bool:
-    is_open = type(value) in (tuple, FrozenList, FrozenDict)
-    return is_open and any(isinstance(value[key], SpecData) or _has_specs(value[key]) for key in keys_of(value))
 
 
 # --- verifying the written data ---------------------------------------------------

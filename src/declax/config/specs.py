@@ -19,6 +19,7 @@ from declax.config._checkers import Explicit, Function, Unchecked
 from declax.config._conforming import models_in
 from declax.config._data import Ref as Ref
 from declax.config._data import SpecData, bind
+from declax.config._notebook import html_tree
 from declax.config._printing import canonical_text, tree_text, value_text
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import Target, parameters_of, plain_target
@@ -211,6 +212,9 @@ class Spec(SpecData, Replacing, Generic[M_co]):
 
     def __str__(self) -> str:
         return tree_text(self)
+
+    def _repr_html_(self) -> str:
+        return html_tree(self)
 
 
 SpecData.public = Spec

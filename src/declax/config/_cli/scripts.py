@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from declax._fields.annotations import annotation_text
 from declax._fields.specifiers import multiple_of
 from declax._graph.api import clone
 from declax._random.streams import Rngs
+from declax._text.objects import is_notebook
 from declax._typing import MISSING
 from declax.config._building import takes_rngs
 from declax.config._cli.arguments import Words, read_words
@@ -207,6 +209,7 @@ def cli(
 
     Raises:
       SystemExit: after ``--help`` and similar options; with 1 for a wrong configuration, 2 for a wrong command line.
+        In a notebook nothing exits: what is wrong is raised as it is, and the words are those of `argv` only.
 
     >>> import dataclasses, declax as dx
     >>> @dataclasses.dataclass
@@ -221,48 +224,76 @@ def cli(
     if sweep and runs is not None:
         problem = "with `runs`, each run of a sweep is a process of its own, so that none is left for `sweep`"
         raise ConstructionError("dx.cli", problem, fix="dx.cli(..., runs=...)")
-    given = sys.argv[1:] if argv is None else argv
-    output, extra = Output(is_json="--format=json" in given or ("--format", "json") in pairwise(given)), tuple(extra)
+    in_notebook = is_notebook()
+    given = argv if argv is not None else [] if in_notebook else sys.argv[1:]  # a kernel has words of its own
+    output = Output(is_json="--format=json" in given or ("--format", "json") in pairwise(given))
+    arguments = _Arguments(target, default, rngs, tuple(extra), env, sweep, None if runs is None else Path(runs))
+    if in_notebook:
+        with contextlib.suppress(SystemExit):  # of --help
+            found = _result(arguments, given, output)
+            return None if found is _PRINTED else found
+        return None
     with output.running():
-        about = f"fields of {parameter_table(target)}"
-        about += f"\n\nwithout a file: {default}" if default else ""
-        options = script_parser(about, has_runs=runs is not None).parse_words(given, parameters_of(target).by_name)
-        words = with_seed(read_words(options.words, takes_part=False), target, options.seed)
-        if words.target is not None:
-            raise usage_error("a script takes no class", got=words.target, fix="remove it")
-        kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
-        plan = Plan(options.samples, options.sweep_seed, tuple(tuple(group.split(",")) for group in options.zip))
-        request = None
-        if runs is not None:
-            request = Request(
-                target, words, options, plan, Path(runs), extra, env, functools.partial(_built, rngs=kept)
-            )
-        if default is not None and not words.files and (request is None or request.older is None):
-            words = words._replace(files=(str(default),))
-        if request is not None and options.status is not None:
-            list_runs(Path(options.status or request.root), output)
-            sys.exit(output.status)
-        if request is not None and not options.show:
-            begun = start(request._replace(words=words), output)
-            if begun is None:
-                sys.exit(output.status)
-            return begun
-        found = read_all(words, Loading(target, extra=extra, env=env), plan) if request is None else request.read()
-        if len(found) > 1 and not sweep and request is None:
-            got = f"{found[0].name}, {found[1].name}, ..."
-            problem = f"this script allows one run, but the values make {len(found)}"
-            raise usage_error(
-                problem, got=got, fix="give each field one value, or call dx.cli with sweep=True or runs="
-            )
-        if not options.show:
-            made: Sweep[T] = Sweep(found, functools.partial(_built, rngs=kept, seed=options.seed))
-            return made if sweep else made[0].config
-        for run in found:
-            if output.is_json:
-                output.add(run.name, "", to_config(run.spec, extra=extra))
-            else:
-                output.add(run.name, config_text(run.spec, f".{options.format}", extra=extra), None, options.format)
+        found = _result(arguments, given, output)
+        if found is not _PRINTED:
+            return found
     sys.exit(output.status)
+
+
+class _Arguments(NamedTuple):
+    """The arguments of `cli`."""
+
+    target: Any
+    default: str | Path | None
+    rngs: Rngs | None
+    extra: tuple[Any, ...]
+    env: Collection[str]
+    sweep: bool
+    runs: Path | None
+
+
+_PRINTED: Final = object()
+"""The result of words that only print."""
+
+
+def _result(arguments: _Arguments, given: Sequence[str], output: Output) -> Any:
+    """The object of the words, or the runs; raises what is wrong with them."""
+    target, default, rngs, extra, env, sweep, runs = arguments
+    about = f"fields of {parameter_table(target)}"
+    about += f"\n\nwithout a file: {default}" if default else ""
+    options = script_parser(about, has_runs=runs is not None).parse_words(given, parameters_of(target).by_name)
+    words = with_seed(read_words(options.words, takes_part=False), target, options.seed)
+    if words.target is not None:
+        raise usage_error("a script takes no class", got=words.target, fix="remove it")
+    kept = None if rngs is None else clone(rngs)  # as it is now: the caller may draw from it
+    plan = Plan(options.samples, options.sweep_seed, tuple(tuple(group.split(",")) for group in options.zip))
+    request = None
+    if runs is not None:
+        request = Request(target, words, options, plan, runs, extra, env, functools.partial(_built, rngs=kept))
+    if default is not None and not words.files and (request is None or request.older is None):
+        words = words._replace(files=(str(default),))
+    if request is not None and options.status is not None:
+        list_runs(Path(options.status or request.root), output)
+        return _PRINTED
+    if request is not None and not options.show:
+        begun = start(request._replace(words=words), output)
+        if begun is None:
+            return _PRINTED
+        return begun
+    found = read_all(words, Loading(target, extra=extra, env=env), plan) if request is None else request.read()
+    if len(found) > 1 and not sweep and request is None:
+        got = f"{found[0].name}, {found[1].name}, ..."
+        problem = f"this script allows one run, but the values make {len(found)}"
+        raise usage_error(problem, got=got, fix="give each field one value, or call dx.cli with sweep=True or runs=")
+    if not options.show:
+        made: Sweep[Any] = Sweep(found, functools.partial(_built, rngs=kept, seed=options.seed))
+        return made if sweep else made[0].config
+    for run in found:
+        if output.is_json:
+            output.add(run.name, "", to_config(run.spec, extra=extra))
+        else:
+            output.add(run.name, config_text(run.spec, f".{options.format}", extra=extra), None, options.format)
+    return _PRINTED
 
 
 def _built(spec: Spec[T], seed: int | None, *, rngs: Rngs | None) -> T:
