@@ -25,6 +25,8 @@ CASES = [
             "build",
             "schema",
             "diff",
+            "set",
+            "migrate",
             "rename",
             "runs",
             "completion",
