@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -22,6 +24,9 @@ from declax.config._runs.folders import folders_in
 from declax.config._sources.sweeps import Plan, expand
 from declax.config._sources.words import parse_word
 from declax.errors import ConfigError, MissingExtraError
+
+with contextlib.suppress(ImportError):
+    importlib.import_module("submitit")  # it sets up logging, which must not happen while a test captures the output
 
 
 @dataclasses.dataclass
