@@ -942,3 +942,76 @@ def test_differences_of_files_folders_and_checkpoints(run, folder, monkeypatch):
     status, printed, _ = run("diff", "declax:Linear", "small.toml", "saved")
     assert "the same arrays" in printed
     assert "the same values" in printed
+
+
+# ----------------------------------------------------------------- sizes that do not fit
+
+EXAMPLES = """
+import dataclasses
+import declax as dx
+import jax
+import jax.numpy as jnp
+
+@dx.dataclass
+class Fit(dx.Layer):
+    embed: dx.Embed
+    blocks: list[dx.Linear]
+
+    @classmethod
+    def example_inputs(cls):
+        return jax.ShapeDtypeStruct((8, 16), "int32")
+
+    def __call__(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+@dx.dataclass
+class Sized(dx.Layer):
+    dim: int = dx.field()
+    up: dx.Linear
+
+    def example_inputs(self):
+        return (jnp.ones((2, self.dim)),)
+
+    def __call__(self, x):
+        return self.up(x)
+
+@dataclasses.dataclass
+class Run:
+    model: dx.Spec[Fit]
+    steps: int = 3
+"""
+FIT = """[embed]
+num_embeddings = 10
+features = 32
+[[blocks]]
+in_features = 32
+out_features = 4
+"""
+
+
+@pytest.fixture
+def fits(folder):
+    (folder / "fit_models.py").write_text(EXAMPLES)
+    (folder / "fit.toml").write_text(FIT)
+    (folder / "run_fit.toml").write_text(FIT.replace("[embed]", "[model.embed]").replace("[[blocks]]", "[[model.blocks]]"))
+
+
+@pytest.mark.parametrize(("target", "file", "prefix"), [("Fit", "fit.toml", ""), ("Run", "run_fit.toml", "model.")])
+def test_sizes_that_do_not_fit_are_found_by_example_inputs(run, fits, target, file, prefix):
+    words = ["check", f"fit_models.py:{target}", file]
+    assert run(*words)[0] == 0
+    status, _, told = run(*words, f"{prefix}embed.features=48")
+    assert status == 1
+    assert "48" in told
+
+
+def test_inputs_of_the_command_line_and_of_the_model(run, fits):
+    words = ["check", "fit_models.py:Fit", "fit.toml", "--input", "int32[8,16]"]
+    assert run(*words)[0] == 0
+    assert run(*words, "embed.features=48")[0] == 1
+    assert run("check", "fit_models.py:Sized", "dim=3", "up.in_features=3", "up.out_features=4")[0] == 0
+    assert run("check", "fit_models.py:Sized", "dim=3", "up.in_features=5", "up.out_features=4")[0] == 1
+    assert "output: f32[8,16,4]" in run("summary", "fit_models.py:Fit", "fit.toml")[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
-import logging.config  # noqa: F401  # which is patched
 import math
 import os
 import signal
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from declax.config._sources.sweeps import Plan, expand
 from declax.config._sources.words import parse_word
 from declax.errors import ConfigError, MissingExtraError
 
-with contextlib.suppress(ImportError), unittest.mock.patch("logging.config.dictConfig"):
-    import submitit  # noqa: F401  # its import configures logging anew, which closes the handlers of pytest
+with contextlib.suppress(ImportError):
+    importlib.import_module("submitit")  # it sets up logging, which must not happen while a test captures the output
 
 
 @dataclasses.dataclass
@@ -380,13 +379,16 @@ def test_options_of_launching_that_are_wrong(
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(MissingExtraError, match=r"declax\[slurm\]"):
-        clusters.submit([], "slurm", folder, 1, [])
+        clusters.executor_of("slurm", folder, 1, [])
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     pytest.importorskip("submitit")
     assert "not a name with a value" in refused(capsys, *words, "fast", status=2, runs="runs")
     assert "submitit refuses it" in refused(capsys, *words, "nonsense=1", status=2, runs="runs")
+    monkeypatch.setenv("PATH", "")
+    assert "submitit finds no such cluster here" in refused(capsys, "--launch", "slurm", status=2, runs="runs")
+    assert folders_in(folder / "runs") == []
 
 
 def test_the_command_of_a_job_is_sent_again(folder: Path, monkeypatch: pytest.MonkeyPatch):

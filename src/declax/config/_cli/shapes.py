@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
+import jax
+
+from declax._classes.pytree import Pytree
 from declax.config._cli.arguments import load_module
 from declax.config._cli.output import Output
 from declax.config._cli.runs import ReadRun
@@ -13,10 +17,13 @@ from declax.config._data import SpecData
 from declax.config._files.documents import HasPlaces
 from declax.config._reading.parameters import target_name
 from declax.config.problems import Path
+from declax.config.specs import Spec, shapes_of
 from declax.errors import type_name
 from declax.shapes.annotations import annotated_methods
 from declax.shapes.checking import check_shapes, report_of_module
 from declax.shapes.report import Finding, ShapeReport
+
+EXAMPLES: Final = "example_inputs"
 
 
 def check_files(words: Sequence[str], output: Output, *, strict: bool) -> None:
@@ -27,12 +34,44 @@ def check_files(words: Sequence[str], output: Output, *, strict: bool) -> None:
 
 
 def check_spec(run: ReadRun, inputs: Sequence[str], output: Output, *, strict: bool) -> None:
-    """Checks the model that a spec builds, if its calls have shapes; says where the sizes were set."""
+    """Checks the models that a spec builds, if their calls have shapes; says where the sizes were set.
+
+    Without inputs, those of ``example_inputs()`` of the class are taken.
+    """
     spec = run.spec
     parts = list(_parts_of(spec, ()))
-    if inputs or any(isinstance(part.target, type) and any(annotated_methods(part.target)) for _, part in parts):
-        report = check_shapes(spec, *inputs, strict=strict)
-        _show(report, output, {"run": run.name}, lambda finding: _places(finding, parts, run.configuration))
+    is_model = isinstance(spec.target, type) and issubclass(spec.target, Pytree)
+    models = [spec] if is_model or inputs else [part for _, part in parts if isinstance(part, Spec)]
+    for model in models:
+        given = inputs or example_inputs(model)
+        if given or any(
+            isinstance(p.target, type) and any(annotated_methods(p.target)) for _, p in _parts_of(model, ())
+        ):
+            report = check_shapes(model, *given, strict=strict)
+            _show(report, output, {"run": run.name}, lambda finding: _places(finding, parts, run.configuration))
+        if not is_model and given:
+            return  # parts of this model were checked with it
+
+
+def example_inputs(spec: Spec[Any]) -> list[str]:
+    """The types of the inputs that the class of a spec, or the model that it builds, gives as examples.
+
+    ``example_inputs`` is a method, also of the class; it returns one input or a tuple: arrays, `jax.ShapeDtypeStruct`,
+    or texts such as ``"int32[8, 16]"``.
+    """
+    target = spec.target
+    if not isinstance(target, type) or not hasattr(target, EXAMPLES):
+        return []
+    is_of_class = isinstance(inspect.getattr_static(target, EXAMPLES), (classmethod, staticmethod))
+    found = getattr(target if is_of_class else shapes_of(spec), EXAMPLES)()
+    return [_input_text(one) for one in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+def _input_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    array = jax.eval_shape(lambda: value) if not hasattr(value, "dtype") else value
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
 def _show(report: ShapeReport, output: Output, data: dict[str, Any], places: Any = lambda finding: ()) -> None:

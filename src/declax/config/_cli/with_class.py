@@ -28,7 +28,7 @@ from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, read_all, read_runs
 from declax.config._cli.scripts import parameter_table, rngs_of, with_seed
-from declax.config._cli.shapes import check_spec
+from declax.config._cli.shapes import check_spec, example_inputs
 from declax.config._cli.sources import documents_of
 from declax.config._files.documents import noting_place
 from declax.config._files.json_format import format_json
@@ -106,7 +106,13 @@ def summary(cls: Any, words: Words, options: argparse.Namespace, output: Output)
     mesh = None if options.mesh is None else _sizes(options.mesh)
     tx = None if options.optimizer is None else _transformation(options.optimizer)
     with sharding_rules(_rules(options.rules)), _fixed_by_rules(mesh):
-        _summarize(cls, words, options, output, lambda spec: spec.summary(*inputs, mesh=mesh, tx=tx))
+        _summarize(
+            cls,
+            words,
+            options,
+            output,
+            lambda spec: spec.summary(*(inputs or map(_input, example_inputs(spec))), mesh=mesh, tx=tx),
+        )
 
 
 def plan(cls: Any, words: Words, options: argparse.Namespace, output: Output) -> None:
