@@ -902,7 +902,7 @@ def test_flags_of_parts(run, train):
     ("words", "piece"),
     [
         (["chekc", "cli_models:Net"], "did you mean 'check'?"),
-        (["check", "cli_models:Net", "net.toml", "blocks[0:2].dim=3"], "blocks[*].dim=3"),
+        (["check", "cli_models:Net", "net.toml", "blocks[0:2].dim=3"], "a path has an index or a star, and no slice"),
         (["check", "cli_models:Net", "net.toml", "blocks.0.dim", "4"], "blocks.0.dim=..."),
         (["diff", "cli_models:Net", "net.toml"], "diff compares two"),
         (["diff", "cli_models:Net", "net.toml", "nothing"], "no such file or folder"),
@@ -996,7 +996,9 @@ out_features = 4
 def fits(folder):
     (folder / "fit_models.py").write_text(EXAMPLES)
     (folder / "fit.toml").write_text(FIT)
-    (folder / "run_fit.toml").write_text(FIT.replace("[embed]", "[model.embed]").replace("[[blocks]]", "[[model.blocks]]"))
+    (folder / "run_fit.toml").write_text(
+        FIT.replace("[embed]", "[model.embed]").replace("[[blocks]]", "[[model.blocks]]")
+    )
 
 
 @pytest.mark.parametrize(("target", "file", "prefix"), [("Fit", "fit.toml", ""), ("Run", "run_fit.toml", "model.")])

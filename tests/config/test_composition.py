@@ -243,17 +243,26 @@ def test_values_follow_defaults_words_and_each_other():
 @pytest.mark.parametrize(
     ("text", "piece"),
     [
-        ("steps +", "it ends too early"), ("stepz", "there is no stepz"), ("model", "is a table"), ("1/0", "division"),
-        ("__import__('os')", "is no number, path or sign"), ("f(1)", "there is no f"), ("2 ** 1000", "128 bits"),
-        ("steps.x", "there is no steps.x"), ("name * 2", "not a number"), ("...steps", "more dots"), ("9e999", "range"),
-        ("+".join(["1"] * 200), "more than 200 tokens"), ("(" * 90 + "1" + ")" * 90, "nested"), ("", "ends too early"),
-        ("warmup", "in a circle: warmup"), (3, "expected {"),
+        ("steps +", "it ends too early"), ("stepz", "there is no stepz; did you mean 'steps'?"), ("1/0", "division"),
+        ("model", "model is a table; $ref shares a part"), ("1 )", "')' does not fit here"), ("(1", "a ) is missing"),
+        ("__import__('os')", "is no number, path or sign"), ("f(1)", "there is no f"), ("", "it ends too early"),
+        ("2 ** 1000", "a number has more than 128 bits"), ("steps.x", "there is no steps.x"), (3, "expected {"),
+        ("name * 2", "name is str, and not a number"), ("9e999", "a number is out of the range of floats"),
+        ("...steps", "...steps has more dots than there are tables around it"), ("(-1) ** 0.5", "a root of a negative"),
+        ("+".join(["1"] * 200), "it has more than 200 tokens"), ("warmup", "in a circle: warmup"),
+        ("(" * 90 + "1" + ")" * 90, "it is nested more than 30 levels deep"),
     ],
 )  # fmt: skip
 def test_an_expression_without_a_value(text, piece):
     told = problems("base.toml", {"warmup": {"$value": text}}, "rates.0=x")
     assert piece in told
     assert "the configuration has 2 problems" in told  # nothing else is hidden
+
+
+def test_a_value_that_follows_one_without_a_value():
+    told = problems("base.toml", {"warmup": {"$value": "model.dim"}, "model": {"dim": {"$value": "1 / 0"}}})
+    assert "model.dim has none either" in told
+    assert "division by zero" in told
 
 
 def test_circles_name_all_places(folder):
@@ -296,8 +305,13 @@ def test_specs_are_changed_by_words_and_by_class():
         spec.replace("steps=x")
     with pytest.raises(ConfigError, match="no part is a Dropout"):
         spec.select(dx.Dropout).replace(rate=0.5)
-    with pytest.raises(ConfigError, match="nothing to remove"):
+    with pytest.raises(ConfigError, match="there is nothing to remove"):
         spec.replace("~rates.5")
+    with pytest.raises(ConfigError, match=r"no item can be inserted at rates\.9"):
+        spec.replace("rates.9+=1.0")
+    for word, text in (("**.Fed.hidden=3", "of this class"), ("**.nothing=3", "with this argument")):
+        with pytest.raises(ConfigError, match=f"there is no part {text}"):
+            spec.replace(word)
 
 
 def test_items_of_lists_are_inserted_and_removed():

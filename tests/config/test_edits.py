@@ -106,7 +106,7 @@ def test_the_difference_is_shown_and_not_written(folder, capsys):
     ("words", "status", "piece"),
     [
         (["run.toml"], 2, "no word says what to change"), (["steps=3"], 2, "the file is missing"),
-        (["run.toml", "steps=1,2"], 2, "several values"), (["run.toml", "~nothing"], 1, "nothing at nothing"),
+        (["run.toml", "steps=1,2"], 2, "set: a word has several values"), (["run.toml", "~no"], 1, "nothing at no"),
         (["none.toml", "steps=3"], 2, "no such file"), (["run.toml", "steps.x=3"], 1, "steps"),
         (["run.toml", "blocks.7.hidden=3"], 1, "nothing at blocks.7.hidden"), (["run.toml", "steps+=3"], 1, "inserted"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def set_values(words: Words, options: argparse.Namespace, output: Output) -> Non
         made = text
         for word in words.changes:
             if len(word.values) > 1:
-                raise usage_error("set: a word has several values", got=word.text, fix=f"{word.text.partition(',')[0]}")
+                raise usage_error("set: a word has several values", got=word.text, fix=word.text.partition(",")[0])
             made = _changed(made, file, word)
         if words.target is not None:
             _check(load_target(words.target), file, made, options)
@@ -40,11 +41,10 @@ def migrate(words: Words, options: argparse.Namespace, output: Output) -> None:
     """Brings files of older versions of a class up to date: renamed fields, and versions of its parts."""
     if words.target is None:
         raise usage_error("migrate: the class is missing", fix="declax migrate models:Net net.toml")
-    from declax.config._sources.migrating import migrated  # loads JAX
-
+    migrating = importlib.import_module("declax.config._sources.migrating")  # loads JAX
     target = load_target(words.target)
     for file, text in _texts(words):
-        made = migrated(target, text, file.suffix)
+        made = migrating.migrated(target, text, file.suffix)
         _check(target, file, made, options)
         _write(file, text, made, options, output)
 
@@ -114,11 +114,10 @@ def _is_list(data: Any) -> bool:
 
 def _check(target: Any, file: FilePath, text: str, options: argparse.Namespace) -> None:
     """Raises the problems of a text that would be written."""
-    from declax.config._sources.loading import Loading  # loads JAX
-
     document: Document = format_of(file.suffix).parse(text.removeprefix("\ufeff"), str(file))
     document.file = str(file)
-    Loading(target, env=options.env).run([document])
+    loading = importlib.import_module("declax.config._sources.loading")  # loads JAX
+    loading.Loading(target, env=options.env).run([document])
 
 
 def _write(file: FilePath, before: str, after: str, options: argparse.Namespace, output: Output) -> None:

@@ -17,7 +17,7 @@ from declax.config._reading.readers import INVALID, Context, MappingReader, Read
 from declax.config._refs import get
 from declax.config._sources.alternatives import MAX_FILES
 from declax.config._sources.composing import Configuration, Origin, copied, takes_alternatives
-from declax.config._sources.expressions import ExpressionError, evaluate
+from declax.config._sources.expressions import evaluate, no_value
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
 from declax.config.problems import KIND, REF, Path, Problem, did_you_mean, path_text, shown, steps_of
@@ -186,10 +186,8 @@ def _fitting(text: str, reader: Reader | None) -> Any:
 
 
 def _nearest(origins: Mapping[Path, Origin], path: Path) -> Origin:
-    for end in range(len(path), -1, -1):
-        if path[:end] in origins:
-            return origins[path[:end]].below(path[end:])
-    raise KeyError(path)
+    end = next(end for end in range(len(path), -1, -1) if path[:end] in origins)  # the table itself has one
+    return origins[path[:end]].below(path[end:])
 
 
 def _is_data(reader: Reader | None) -> bool:
@@ -226,10 +224,10 @@ class Following:
         self._open.append(path)
         try:
             if not isinstance(text, str) or len(table) > 1:
-                raise ExpressionError('expected { "$value" = "model.dim * 4" } and no other key')
+                raise no_value('expected { "$value" = "model.dim * 4" } and no other key')
             value = evaluate(text, lambda written: self._value_at(written, path))
-        except ExpressionError as error:
-            config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error}"), origin)
+        except ConfigError as error:
+            config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error.problem}"), origin)
             value = INVALID
         else:
             config.place(path, value, origin)
@@ -244,11 +242,11 @@ class Following:
         name = written.lstrip(".")
         levels = len(written) - len(name)
         if levels > len(at):
-            raise ExpressionError(f"{written} has more dots than there are tables around it")
+            raise no_value(f"{written} has more dots than there are tables around it")
         keys = (*at[: len(at) - levels], *(steps_of(name) or ())) if levels else steps_of(name) or ()
         found = self._find(tuple(map(str, keys)), written)
         if isinstance(found, (dict, SpecData)):
-            raise ExpressionError(f"{written} is a table; $ref shares a part")
+            raise no_value(f"{written} is a table; $ref shares a part")
         return found
 
     def _find(self, keys: tuple[str, ...], written: str) -> Any:
@@ -258,6 +256,8 @@ class Following:
         holder, reader = config.data, config.reader
         for size, key in enumerate(keys):
             step = _step(holder, key)
+            if (*path, key) in config.broken:
+                raise no_value(f"{written} has none either")
             if step is None:
                 return self._default(path, reader, keys[size:], written)
             path, reader = (*path, step), config.reader_below(reader, path, holder, step) or reader
@@ -270,10 +270,10 @@ class Following:
     def _value_of(self, path: Path, written: str) -> Any:
         if path in self._open:
             places = ", ".join(f"{path_text(at)} ({self.configuration.place_of(at)})" for at in self._open)
-            raise ExpressionError(f"the values follow each other in a circle: {places}")
+            raise no_value(f"the values follow each other in a circle: {places}")
         found = self._compute(path)
         if found is INVALID:
-            raise ExpressionError(f"{written} has none either")
+            raise no_value(f"{written} has none either")
         return found
 
     def _default(self, path: Path, reader: Reader, keys: tuple[str, ...], written: str) -> Any:
@@ -282,7 +282,7 @@ class Following:
         holder = config.at(path)
         call = config.call_at(reader, path, holder) if isinstance(holder, dict) else None
         if call is None:
-            raise ExpressionError(f"there is no {written}")
+            raise no_value(f"there is no {written}")
         return self._of_class(call, path, keys, written)
 
     def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
@@ -299,9 +299,9 @@ class Following:
             parameter = None
         if parameter is None:
             hint = did_you_mean(keys[0], call.parameters.by_name)
-            raise ExpressionError(f"there is no {written}" + (f"; {hint}" if hint else ""))
+            raise no_value(f"there is no {written}" + (f"; {hint}" if hint else ""))
         if len(keys) > 1 or parameter.is_required or has_expression(parameter.default):
-            raise ExpressionError(f"{written} is a default of a table in which something is wrong")
+            raise no_value(f"{written} is a default of a table in which something is wrong")
         return parameter.make_default()
 
 
