@@ -12,7 +12,7 @@
   models as data split merge update state pop clone diff variables GraphDef State map iter_modules
   filters        All Any Not OfType PathContains PathMatches WithTag
   devices        sharding_rules init_sharded fsdp shard_map pipeline get_named_sharding StateSharding
-  configuration  spec from_config spec_of to_config json_schema cli Spec
+  configuration  spec from_config spec_of to_config json_schema cli Spec Run
   files          save load Checkpoints load_weights save_weights export load_exported
   displays       summary tabulate plot display
   errors         DeclaxError ConfigError CheckpointError explain_retrace checkify
