@@ -380,13 +380,16 @@ def test_options_of_launching_that_are_wrong(
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(MissingExtraError, match=r"declax\[slurm\]"):
-        clusters.submit([], "slurm", folder, 1, [])
+        clusters.executor_of("slurm", folder, 1, [])
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     pytest.importorskip("submitit")
     assert "not a name with a value" in refused(capsys, *words, "fast", status=2, runs="runs")
     assert "submitit refuses it" in refused(capsys, *words, "nonsense=1", status=2, runs="runs")
+    monkeypatch.setenv("PATH", "")
+    assert "submitit finds no such cluster here" in refused(capsys, "--launch", "slurm", status=2, runs="runs")
+    assert folders_in(folder / "runs") == []
 
 
 def test_the_command_of_a_job_is_sent_again(folder: Path, monkeypatch: pytest.MonkeyPatch):

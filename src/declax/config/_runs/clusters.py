@@ -44,30 +44,35 @@ class Job:
         return importlib.import_module("submitit").helpers.DelayedSubmission(self)
 
 
-def submit(folders: Sequence[RunFolder], cluster: str, root: Path, jobs: int, options: Sequence[str]) -> list[Any]:
-    """Submits a job for each folder, as one array, of which `jobs` run at once.
+def executor_of(cluster: str, root: Path, jobs: int, options: Sequence[str]) -> Any:
+    """What sends jobs to a cluster, of which `jobs` run at once.
 
     Raises:
       MissingExtraError: submitit is not installed.
-      DeclaxError: submitit has no such option.
+      DeclaxError: submitit has no such option, or finds no such cluster.
     """
+    given = _options(options)
     try:
         submitit: Any = importlib.import_module("submitit")
     except ImportError:
-        fix = 'pip install "declax[slurm]"'
-        raise MissingExtraError(
-            "--launch", "submitit is not installed, which sends runs to a cluster", fix=fix
-        ) from None
-    executor = submitit.AutoExecutor(folder=root / _FOLDER, cluster=cluster)
-    given = _options(options)
+        problem, fix = "submitit, which sends runs to a cluster, is not installed", 'pip install "declax[slurm]"'
+        raise MissingExtraError("--launch", problem, fix=fix) from None
     if cluster == "slurm" and jobs > 1:
         given.setdefault("slurm_array_parallelism", jobs)
     try:
+        executor = submitit.AutoExecutor(folder=root / _FOLDER, cluster=cluster)
         executor.update_parameters(**given)
+    except RuntimeError as error:
+        problem = f"--launch {cluster}: submitit finds no such cluster here"
+        raise usage_error(problem, why=str(error), fix="--launch local") from None
     except (NameError, TypeError, ValueError) as error:
-        raise usage_error(
-            "--launch-option: submitit refuses it", got=" ".join(options), why=str(error), fix=_EXAMPLE
-        ) from None
+        got, problem = " ".join(options), "--launch-option: submitit refuses it"
+        raise usage_error(problem, got=got, why=str(error), fix=_EXAMPLE) from None
+    return executor
+
+
+def submit(executor: Any, folders: Sequence[RunFolder]) -> list[Any]:
+    """Submits a job for each folder, as one array."""
     with executor.batch():
         return [executor.submit(Job(folder.path)) for folder in folders]
 

@@ -16,7 +16,7 @@ from declax.config._cli.sources import documents_of
 from declax.config._files.formats import read_document
 from declax.config._reading.parameters import target_name
 from declax.config._runs.changed import warn_of_changed
-from declax.config._runs.commands import check_launched, script_command
+from declax.config._runs.commands import check_launched
 from declax.config._runs.folders import (
     ABOUT,
     COMPLETE,
@@ -113,7 +113,7 @@ def start(request: Request, output: Output) -> Run[Any] | None:
 
 def _sweep(runs: Sequence[ReadRun], request: Request, older: RunFolder | None, output: Output) -> None:
     """Runs what is not complete. Runs that were killed or failed go on in their folders."""
-    script_command()  # raises before there are folders
+    launch = Launch(request.options, request.root, output)  # raises before there are folders
     seed = _seed(request, older)
     keys = {(run.spec.fingerprint(), seed): run for run in runs}  # equal ones run once
     known = {} if older is not None else known_runs(request.root)
@@ -128,7 +128,7 @@ def _sweep(runs: Sequence[ReadRun], request: Request, older: RunFolder | None, o
     ]
     parts = [f"{count} {text}" for count, text in (*counts, (len(pending), "to run")) if count]
     write(f"{len(keys)} runs: {', '.join(parts)}")
-    Launch(request.options, request.root, output).run(pending)
+    launch.run(pending)
 
 
 def _seed(request: Request, older: RunFolder | None) -> int | None:

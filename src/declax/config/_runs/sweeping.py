@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from declax.config._cli.output import WRONG, Output, write
-from declax.config._runs.clusters import submit
+from declax.config._runs.clusters import executor_of, submit
+from declax.config._runs.commands import script_command
 from declax.config._runs.folders import COMPLETE, OUTPUT, RUNNING, UNREADABLE, RunFolder, folders_in
 from declax.config._runs.processes import run_all
 
@@ -33,12 +34,19 @@ def known_runs(root: Path) -> dict[tuple[str, int | None], RunFolder]:
 
 
 class Launch:
-    """Launches folders, and tells what became of each."""
+    """Launches folders, and tells what became of each. It is made before there are folders.
+
+    Raises:
+      DeclaxError: nothing can be launched so.
+    """
 
     def __init__(self, options: argparse.Namespace, root: Path, output: Output) -> None:
+        script_command()
         self._options = options
-        self._root = root
         self._output = output
+        self._executor: Any = None
+        if options.launch is not None:
+            self._executor = executor_of(options.launch, root, options.jobs, options.launch_option)
         self._ended = 0
         self._count = 0
 
@@ -46,8 +54,8 @@ class Launch:
         """Runs folders; the exit status tells whether one is not complete."""
         self._count = len(folders)
         options = self._options
-        if options.launch is not None:
-            self._submit(folders, options.launch)
+        if self._executor is not None:
+            self._submit(folders)
             return
         try:
             run_all(folders, options.jobs, self._tell)
@@ -55,11 +63,11 @@ class Launch:
             self._output.status = _INTERRUPTED
             write("interrupted: the runs that were running can be resumed by the same command")
 
-    def _submit(self, folders: Sequence[RunFolder], cluster: str) -> None:
-        jobs = submit(folders, cluster, self._root, self._options.jobs, self._options.launch_option)
+    def _submit(self, folders: Sequence[RunFolder]) -> None:
+        jobs = submit(self._executor, folders)
         for job, folder in zip(jobs, folders, strict=True):
             write(f"job {job.job_id}  {folder.path}")
-        if cluster == "local":
+        if self._options.launch == "local":
             for job, folder in zip(jobs, folders, strict=True):
                 job.wait()
                 self._tell(folder)
