@@ -504,3 +504,41 @@ def test_a_forked_child_does_not_keep_the_lock(folder: Path):
     while holder_of(folder) is not None and time.monotonic() < until:
         time.sleep(0.05)  # the child has to come so far
     assert holder_of(folder) is None
+
+
+@pytest.mark.slow
+def test_processes_of_one_program_have_one_run(folder: Path):
+    connected = """
+    import sys
+    if sys.argv[1] != "late":
+        dx.launch.initialize()
+    words = [word for word in sys.argv[1:] if word != "late"]
+    """
+    text = textwrap.dedent(SCRIPT).replace(
+        "import declax as dx\n", f"import declax as dx\n{textwrap.dedent(connected)}"
+    )
+    (folder / "train.py").write_text(text.replace("dx.cli(Train, runs", "dx.cli(Train, words, runs"))
+    command = [sys.executable, "-m", "declax.launch", "--processes", "2", "--devices", "1", "train.py"]
+
+    def ran(*words: str) -> tuple[int, str]:
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = ran("rate=0.5")
+    assert status == 0, said
+    (found,) = folders_in(Path("runs"))
+    assert found.status == "complete"
+    assert said.count(f"begun {found.path.name} 0.5") == 2
+    status, said = ran("--resume", found.path.name)
+    assert status == 0, said
+    assert "there is nothing to resume" in said
+    status, said = ran("rate=high")
+    assert status != 0
+    assert "the value has the wrong type" in said
+    status, said = ran("rate=1,2")
+    assert status != 0
+    assert "several processes make one run, and no sweep" in said
+    status, said = ran("late", "rate=0.5")
+    assert status != 0
+    assert "these processes make one run, and are not connected yet" in said
+    assert len(folders_in(Path("runs"))) == 1

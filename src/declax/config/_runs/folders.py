@@ -82,6 +82,11 @@ class RunFolder:
         """Changes `run.json`, at once: a reader sees the old text or the new one."""
         write_whole(self.path / ABOUT, json_text({**self.about, **changes}))
 
+    def begin(self, attempt: Mapping[str, Any]) -> None:
+        """Notes that a process runs the folder, whose lock it has."""
+        self.update(status=RUNNING, attempts=[*self.about.get("attempts", []), dict(attempt)])
+        (self.path / ERROR).unlink(missing_ok=True)
+
     def lock(self) -> Lock:
         """Takes the lock, or raises an error that names the process which has it."""
         return Lock(self.path)

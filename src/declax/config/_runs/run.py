@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from declax.config._runs.folders import COMPLETE, ERROR, FAILED, KILLED, RUNNING, RunFolder, now, write_whole
+from declax.config._runs.folders import COMPLETE, ERROR, FAILED, KILLED, RunFolder, now, write_whole
 from declax.config._runs.locks import Lock
 from declax.config.specs import Spec
 
@@ -21,7 +21,7 @@ class Run(Generic[T_co]):
     `cli` makes it. While it runs, the process holds a lock on the folder, which the kernel drops when the process
     dies. In a ``with`` block, the end of the block completes the run, and an exception makes it a failed one, with
     the traceback in ``error.txt``; a run that leaves by ``sys.exit()`` can be resumed. Without a block, call
-    `complete`.
+    `complete`. Of several processes that make one run, the first says what becomes of it.
 
     >>> import dataclasses, declax as dx
     >>> @dataclasses.dataclass
@@ -33,15 +33,12 @@ class Run(Generic[T_co]):
     ('complete', ['config.toml', 'run.json', 'schema.json'])
     """
 
-    def __init__(self, folder: RunFolder, lock: Lock, spec: Spec[Any], attempt: dict[str, Any]) -> None:
-        attempts = folder.about.get("attempts", [])
+    def __init__(self, folder: RunFolder, lock: Lock | None, spec: Spec[Any], *, is_resumed: bool) -> None:
         self._folder = folder
-        self._lock = lock
+        self._lock = lock  # None in other processes than the first of a program
         self._spec = spec
         self._config: Any = None
-        self._is_resumed = bool(attempts)
-        folder.update(status=RUNNING, attempts=[*attempts, attempt])
-        (self.path / ERROR).unlink(missing_ok=True)
+        self._is_resumed = is_resumed
 
     def build(self, build: Callable[[Spec[Any]], Any]) -> None:
         """Makes the object; a run whose object cannot be made failed."""
@@ -68,6 +65,11 @@ class Run(Generic[T_co]):
         return self._folder.path
 
     @property
+    def about(self) -> dict[str, Any]:
+        """What ``run.json`` says: words, versions, the state of git, and each attempt."""
+        return self._folder.about
+
+    @property
     def is_resumed(self) -> bool:
         """Whether the run was begun before, so that the folder may have checkpoints."""
         return self._is_resumed
@@ -88,12 +90,12 @@ class Run(Generic[T_co]):
 
     def fail(self, error: BaseException) -> None:
         """Says that the run failed, and writes the traceback to ``error.txt``."""
-        if self._lock.is_held:
+        if self._lock is not None and self._lock.is_held:
             write_whole(self.path / ERROR, "".join(traceback.format_exception(error)))
         self._end(FAILED)
 
     def _end(self, status: str) -> None:
-        if self._lock.is_held:
+        if self._lock is not None and self._lock.is_held:
             self._folder.update(status=status, ended=now())
             self._lock.release()
 

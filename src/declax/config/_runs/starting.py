@@ -32,6 +32,7 @@ from declax.config._runs.locks import Lock
 from declax.config._runs.provenance import git_state, script_folder, versions
 from declax.config._runs.run import Run
 from declax.config._runs.sweeping import Launch, known_runs
+from declax.config._runs.teams import agreed, team_of_process
 from declax.config._sources.loading import Loading
 from declax.config._sources.sweeps import GRID, Plan
 from declax.config.loading import config_text, to_config
@@ -41,6 +42,7 @@ from declax.errors import ConfigError
 
 SCHEMA: Final = "schema.json"
 PATCH: Final = "diff.patch"
+_NOTHING: Final = "-"  # what the first process tells the others when there is nothing to do
 
 
 class Request(NamedTuple):
@@ -97,6 +99,45 @@ class Request(NamedTuple):
 
 def start(request: Request, output: Output) -> Run[Any] | None:
     """The run of this process, or None if it has nothing to do."""
+    team = team_of_process()
+    if team.size == 1:
+        run = _chosen(request, output)
+    elif team.number == 0:
+        run = _first_of_many(request, output)
+    else:
+        run = _other_of_many(request)
+    if run is not None:
+        run.build(lambda spec: request.build(spec, run.about.get("seed")))
+    return run
+
+
+def _first_of_many(request: Request, output: Output) -> Run[Any] | None:
+    """The run of the process that keeps the folder."""
+    told = ""
+    try:
+        run = _chosen(request, output, may_sweep=False)
+        told = _NOTHING if run is None else str(run.path.resolve())
+    finally:
+        agreed(told)  # or the others would wait
+    return run
+
+
+def _other_of_many(request: Request) -> Run[Any] | None:
+    """The same run in another process, which writes nothing about it."""
+    path = agreed("")
+    if not path:
+        raise usage_error("the first process could not begin the run, and says why")
+    if path == _NOTHING:
+        return None
+    folder = RunFolder(Path(path))
+    loading = Loading(request.target, extra=request.extra, env=request.env, migrate=True)
+    found, error = read_runs([read_document(folder.record)], (), loading)
+    if error is not None:
+        raise error
+    return Run(folder, None, found[0].spec, is_resumed=len(folder.about["attempts"]) > 1)
+
+
+def _chosen(request: Request, output: Output, *, may_sweep: bool = True) -> Run[Any] | None:
     options, older = request.options, request.older_folder
     if options.jobs < 1:
         raise usage_error("--jobs: not a number of runs", expected="at least 1", got=str(options.jobs), fix="--jobs 4")
@@ -107,6 +148,9 @@ def start(request: Request, output: Output) -> Run[Any] | None:
     if len(found) == 1 and options.launch is None:
         (folder,) = prepare(found, request, older)
         return _begun(folder, folder.lock(), found[0].spec, request)
+    if not may_sweep:
+        got = f"{len(found)} runs"
+        raise usage_error("several processes make one run, and no sweep", got=got, fix="one value for each field")
     _sweep(found, request, older, output)
     return None
 
@@ -220,6 +264,6 @@ def _begun(folder: RunFolder, lock: Lock, spec: Spec[Any], request: Request) -> 
     made = {"versions": versions(), "git": git_state(script_folder()).about}
     differing = {key: value for key, value in made.items() if value != about.get(key)}
     attempt = {"time": now(), "host": socket.gethostname(), "process": os.getpid(), "words": request.texts}
-    run: Run[Any] = Run(folder, lock, spec, {**attempt, **differing})
-    run.build(lambda spec: request.build(spec, about.get("seed")))
-    return run
+    attempts = about.get("attempts", [])
+    folder.begin({**attempt, **differing})
+    return Run(folder, lock, spec, is_resumed=bool(attempts))
