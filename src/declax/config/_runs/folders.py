@@ -92,11 +92,13 @@ class RunFolder:
         return Lock(self.path)
 
     def keep_record(self, suffix: str, text: str) -> None:
-        """Replaces the exact record; the older one stays as ``config.1.toml``."""
-        old = self.record
+        """Replaces the exact record; the older one stays as ``config.1.toml``. There is a record at each moment."""
+        old, new = self.record, self.path / f"{_RECORD}{suffix}"
         number = next(n for n in itertools.count(1) if not list(self.path.glob(f"{_RECORD}.{n}.*")))
-        os.replace(old, old.with_name(f"{_RECORD}.{number}{old.suffix}"))
-        write_whole(self.path / f"{_RECORD}{suffix}", text)
+        shutil.copyfile(old, old.with_name(f"{_RECORD}.{number}{old.suffix}"))
+        write_whole(new, text)
+        if old != new:
+            old.unlink()
 
 
 def make_folder(root: Path, fingerprint: str, files: Mapping[str, str | bytes]) -> RunFolder:
