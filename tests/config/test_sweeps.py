@@ -149,6 +149,7 @@ def test_values_that_go_together():
     [
         (["rate=uniform(0,1)"], {}, "nobody says how many random values there are"),
         (["rate=uniform(0,1)"], {"samples": 0}, "--samples: not a number of values"),
+        (["rate=1,2"], {"samples": 2}, "the number of random values is given, and no value is random"),
         (["rate=1,uniform(0,1)"], {"samples": 2}, "random values stand beside others"),
         (["rate=1,2", "steps=1,2,3"], {"zipped": (("rate", "steps"),)}, "are not equally many"),
         (["rate=1,2"], {"zipped": (("rate", "stesp"),)}, "no values of a sweep are given for a path of --zip"),
@@ -389,6 +390,22 @@ def test_options_of_launching_that_are_wrong(
     monkeypatch.setenv("PATH", "")
     assert "submitit finds no such cluster here" in refused(capsys, "--launch", "slurm", status=2, runs="runs")
     assert folders_in(folder / "runs") == []
+
+
+@dataclasses.dataclass
+class Pooled:
+    jobs: int = 1
+    samples: int = 1
+
+
+def test_options_with_the_names_of_fields_do_not_pass_for_these(capsys: pytest.CaptureFixture[str]):
+    for words, fix, status in ((["--jobs", "4"], "jobs=4", 2), (["--samples", "4"], "no value is random", 1)):
+        with pytest.raises(SystemExit) as ended:
+            dx.cli(Pooled, words, runs="runs")
+        assert ended.value.code == status
+        assert fix in capsys.readouterr().err
+    with dx.cli(Pooled, ["jobs=4", "samples=3"], runs="runs") as run:
+        assert run.config == Pooled(4, 3)
 
 
 def test_the_command_of_a_job_is_sent_again(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,8 @@ from declax.config._reading.docstrings import first_paragraph
 from declax.config._reading.parameters import Parameter
 from declax.config._reading.part_readers import SCHEMA, VERSION, CallReader, ChoiceReader, UnionReader, version_of
 from declax.config._reading.readers import ObjectReader, Reader, Schema
+from declax.config._sources.sweep_tables import SCHEMA as SWEEP_SCHEMA
+from declax.config._sources.sweep_tables import SWEEP
 from declax.config._writing import DataWriter
 from declax.config.problems import KIND, REF
 from declax.errors import ConfigError, describe
@@ -70,7 +72,7 @@ class Schemas:
         body: Schema
         if reader.only is not None:
             body = self._call_schema(reader.only, reader.call_of(reader.choices[reader.only]), is_tag_needed=False)
-            body["properties"] = {SCHEMA: {"type": "string"}, **body["properties"]}
+            body["properties"] = {SCHEMA: {"type": "string"}, SWEEP: dict(SWEEP_SCHEMA), **body["properties"]}
         else:
             body = {"oneOf": self.definitions(reader.choices, is_tag_needed=True, call_of=reader.call_of)}
         definitions = {name: make() for name, make in self._makers}  # which grows: no recursion into nested classes

@@ -14,7 +14,7 @@ from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, read_runs
 from declax.config._cli.sources import documents_of
 from declax.config._files.formats import read_document
-from declax.config._reading.parameters import target_name
+from declax.config._reading.parameters import parameters_of, target_name
 from declax.config._runs.changed import warn_of_changed
 from declax.config._runs.commands import check_launched
 from declax.config._runs.folders import (
@@ -146,6 +146,9 @@ def _chosen(request: Request, output: Output, *, may_sweep: bool = True) -> Run[
         return _resumed(older, request, output)
     found = request.read()
     if len(found) == 1 and options.launch is None:
+        if options.jobs > 1 and "jobs" in parameters_of(request.target).by_name:
+            problem, fix = "--jobs: there is one run, and the class has a field of this name", f"jobs={options.jobs}"
+            raise usage_error(problem, got=f"--jobs {options.jobs}", fix=fix)
         (folder,) = prepare(found, request, older)
         return _begun(folder, folder.lock(), found[0].spec, request)
     if not may_sweep:

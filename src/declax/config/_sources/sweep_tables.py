@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from declax.config._files.documents import Document
-from declax.config._sources.series import Draw, series
+from declax.config._sources.series import FUNCTIONS, Draw, series
 from declax.config._sources.sweeps import Plan
 from declax.config._sources.words import SET, Word, is_word, parse_word
 from declax.config.problems import Problem, shown
@@ -17,6 +18,25 @@ SWEEP: Final = "$sweep"
 _ZIP: Final = "$zip"
 _SAMPLES: Final = "$samples"
 _SEED: Final = "$seed"
+SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "type": "object",
+        "description": "the values of a sweep, by the paths of fields; each combination is a run",
+        "properties": {
+            _ZIP: {"type": "array", "description": "paths whose values go together, or several groups of such paths"},
+            _SAMPLES: {"type": "integer", "minimum": 1, "description": "how many random values there are"},
+            _SEED: {"type": "integer", "description": "the seed of random values"},
+        },
+        "additionalProperties": {
+            "oneOf": [
+                {"type": "array", "minItems": 1},
+                {"type": "object", "propertyNames": {"enum": [*FUNCTIONS]}, "minProperties": 1, "maxProperties": 1},
+            ]
+        },
+    }
+)
+"""The schema of the table, for editors."""
+
 _FORMS: Final = "a list of values, or a function such as { log = [1e-4, 1e-1, 4] }"
 
 

@@ -37,8 +37,12 @@ def expand(words: Sequence[Word], plan: Plan = GRID) -> Iterator[Run]:
     """One run for each combination of values; the last word varies fastest. Random words are drawn together.
 
     Raises:
-      ConfigError: random values without a number of samples, or values that cannot go together.
+      ConfigError: random values without a number of samples, a number without random values, or values that cannot
+        go together.
     """
+    if plan.samples is not None and not any(map(_is_random, words)):
+        problem, fix = "the number of random values is given, and no value is random", "rate=uniform(0,1)"
+        raise ConfigError("--samples", problem, got=str(plan.samples), fix=fix)
     made = [_drawn(word, plan) if _is_random(word) else word for word in words]
     groups = _groups(made, [index for index, word in enumerate(words) if _is_random(word)], plan)
     sizes = [len(made[group[0]].values) for group in groups]
