@@ -70,6 +70,7 @@ def run_page(path: Path) -> None:
             if block.language == "python" and FOR_MYPY.fullmatch(block.info):
                 outcome = None
             elif file := FILE.fullmatch(block.info):
+                Path(file[1]).parent.mkdir(parents=True, exist_ok=True)
                 Path(file[1]).write_text(block.text, encoding="utf-8")
                 importlib.invalidate_caches()
                 outcome = None
@@ -271,6 +272,7 @@ SCRIPT = "```python {file=a.py}\nimport os\nprint(os.environ['A'])\n```\n"
             None,
         ),
         ("```python {file=a.py}\n1 / 0\n```\n", None),
+        ("```python {file=a/b.py}\nc = 1\n```\n```python\nfrom a import b\n```\n", None),
         (f"{SCRIPT}```sh {{run}}\nA=1 python a.py\n```\n```text {{output}}\n1\n```\n", None),
         ("```sh {run}\nA=1 rm page.md\n```\n", "page.md:2: rm is not run here"),
         ("```py\n1\n```\n", "write ```python"),

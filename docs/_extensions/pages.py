@@ -13,7 +13,7 @@ import jupytext
 import nbformat
 from sphinx.application import Sphinx
 
-FILE = re.compile(r"(?m)^```(\w+) \{file=([\w.]+)\}$")
+FILE = re.compile(r"(?m)^```(\w+) \{file=([\w./]+)\}$")
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(?=[)#])")
 
 

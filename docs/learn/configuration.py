@@ -146,7 +146,7 @@ assert accuracy > 0.8
 # ## The command line
 #
 # In a script, `dx.cli(Run, default="run.toml")` reads the command line. Each word `path=value` changes a value of the
-# file; the first word may name another file. Here the list stands for `python train.py model.hidden=128
+# file; other words may name files. Here the list stands for `python train.py model.hidden=128
 # optimizer.learning_rate.init_value=1e-2`.
 
 # %%
@@ -169,7 +169,7 @@ except SystemExit:
 # ## A sweep
 #
 # Several values, separated by commas, make several runs: one for each combination. With `sweep=True`, `dx.cli` returns
-# all of them, each with a name made of the words that differ.
+# all of them, each with a name made of the words that differ. It builds a run when you read it.
 
 # %%
 words = ["model.hidden=4,16,64", "optimizer.learning_rate.init_value=1e-3,1e-2"]
@@ -181,8 +181,8 @@ assert len(results) == 6
 assert max(results.values()) > 0.8
 
 # %% [markdown]
-# A *fingerprint* identifies a configuration. It is the same in every process, however the values were given, so it can
-# name the folder of a run.
+# A *fingerprint* identifies a configuration with all its values, also defaults. It is the same in every process, however the
+# values were given, so it can name the folder of a run.
 
 # %% mystnb={"image": {"alt": "Bars: accuracy rises with the size and the learning rate", "width": "80%"}}
 figure, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
@@ -193,8 +193,8 @@ axis.invert_yaxis()
 # %% [markdown]
 # ## Keep the configuration
 #
-# A spec of the run can be written next to its results. `full=True` adds all defaults, so that the file keeps its
-# meaning if a default of the code changes.
+# A spec of the run can be written next to its results. `full=True` writes the exact record: all defaults, and the sizes that
+# the class bodies compute (`$computed`), so that the file keeps its meaning if the code changes.
 
 # %%
 best = max(dx.cli(Run, words, default=file, sweep=True), key=lambda each: results[each.name])

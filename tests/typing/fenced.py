@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*) *(?P<info>.*?) *$")
 
-FILE = re.compile(r"\{file=([\w.]+)\}")
+FILE = re.compile(r"\{file=([\w./]+)\}")
 """The marker of a block that is a file."""
 
 
