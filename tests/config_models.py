@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 import declax as dx
+from declax._typing import Dtype, Initializer
 from declax.config._building import checked_refs
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.readers import Context
-from declax._typing import Dtype, Initializer
 
 
 class Norm(enum.Enum):
