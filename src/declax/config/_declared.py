@@ -111,7 +111,9 @@ class Part(NamedTuple):
 
 def parts_of(value: Any, path: Path = (), *, is_made: bool = False) -> Iterator[Part]:
     """A spec and the parts in it, the outer ones first."""
-    if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+    if isinstance(value, SpecData):
+        if isinstance(value.target, DeclaredPart):
+            return
         yield Part(path, value)
         said, made = exact_arguments(value)
         for name, item in said.items():

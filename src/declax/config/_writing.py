@@ -228,14 +228,17 @@ class _Computed:
 
     def enter(self, value: Any, path: Path) -> None:
         """Collects below a value that a table says."""
-        if isinstance(value, SpecData) and not isinstance(value.target, DeclaredPart):
+        if isinstance(value, SpecData):
+            if isinstance(value.target, DeclaredPart):
+                return
             said, made = exact_arguments(value)
             call = self.catalog.call(value.target)
             for name, item in said.items():
                 self.enter(item, (*path, name))
             for name, item in made.items():
                 self._add(item, call.reader_of(name), (*path, name), value.arguments.get(name))
-        for key in () if isinstance(value, SpecData) else keys_of(value):
+            return
+        for key in keys_of(value):
             self.enter(value[key], (*path, key))
 
     def _add(self, value: Any, reader: Reader | None, path: Path, said: Any) -> None:

@@ -85,8 +85,10 @@ def _with_item(text: str, suffix: str, data: Any, path: Path, word: Word) -> str
 
 def _at(data: Any, path: Path) -> Any:
     for key in path:
-        is_index = isinstance(data, list) and isinstance(key, int) and key < len(data)
-        data = data[key] if is_index else data.get(key) if isinstance(data, dict) else None
+        if isinstance(data, list):
+            data = data[key] if isinstance(key, int) and key < len(data) else None
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
     return data
 
 

@@ -281,8 +281,8 @@ class Configuration:
             self.data = value
         else:
             holder, key = self.at(path[:-1]), path[-1]
-            if isinstance(holder, list) and key == len(holder):
-                holder.append(value)
+            if isinstance(holder, list) and isinstance(key, int):
+                holder[key : key + 1] = [value]  # which the end of the list takes too
             else:
                 holder[key] = value
         self._drop_origins(path)
