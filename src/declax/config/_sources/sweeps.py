@@ -73,7 +73,8 @@ def _drawn(word: Word, plan: Plan) -> Word:
         got = str(plan.samples)
         raise ConfigError("--samples", "not a number of values", expected=f"1 to {MAX_VALUES}", got=got)
     source = random.Random(f"{plan.seed or 0} {path_text(word.path)}")
-    values: tuple[Any, ...] = tuple(word.values[0].of(source) for _ in range(plan.samples))
+    draw = next(iter(word.values))
+    values: tuple[Any, ...] = tuple(draw.of(source) for _ in range(plan.samples))
     return word._replace(values=values, others=values)
 
 
