@@ -23,6 +23,7 @@ from declax.config._runs import locks, starting
 from declax.config._runs.folders import find_folder, folders_in, make_folder
 from declax.config._runs.locks import Lock, holder_of
 from declax.config._runs.provenance import git_state, script_folder
+from declax.config._runs.teams import Team
 
 
 @dataclasses.dataclass
@@ -447,6 +448,25 @@ def test_a_changed_default_is_reported_and_the_record_is_used(
     assert "rate: 0.1, and not 0.25555" in text
     assert "8, and not 12" in text
     sys.modules.pop("changing", None)
+
+
+def test_other_processes_get_the_run_of_the_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    first = begun("rate=0.5", "--seed", "3")
+    before = about(first)
+    monkeypatch.setattr(starting, "team_of_process", lambda: Team(1, 2))
+    monkeypatch.setattr(starting, "agreed", lambda text: str(first.path.resolve()))
+    with begun("rate=0.25") as other:
+        assert (other.path.resolve(), other.config, other.is_resumed) == (first.path.resolve(), Train(0.5), False)
+    with pytest.raises(ZeroDivisionError), other:
+        1 / 0  # it raises
+    assert (first.status, about(first)) == ("running", before)
+    monkeypatch.setattr(starting, "agreed", lambda text: "")
+    assert "the first process could not begin the run, and says why" in refused(capsys, "rate=0.5")
+    monkeypatch.setattr(starting, "agreed", lambda text: "-")
+    with pytest.raises(SystemExit) as ended:
+        begun("rate=0.5")
+    assert ended.value.code == 0
+    first.complete()
 
 
 # --- the table -----------------------------------------------------------------------------
