@@ -19,10 +19,11 @@ import pytest
 
 import declax as dx
 from declax.config._cli.main import main
-from declax.config._runs import locks
+from declax.config._runs import locks, starting
 from declax.config._runs.folders import find_folder, folders_in, make_folder
 from declax.config._runs.locks import Lock, holder_of
-from declax.config._runs.provenance import git_state
+from declax.config._runs.provenance import git_state, script_folder
+from declax.config._runs.teams import Team
 
 
 @dataclasses.dataclass
@@ -143,6 +144,42 @@ def test_sweep_and_runs_exclude_each_other():
         dx.cli(Train, [], runs="runs", sweep=True)  # type: ignore[call-overload]  # as a program without types
 
 
+@dataclasses.dataclass
+class Secret:
+    key: str = "none"
+    rate: float = 0.1
+
+
+def test_values_of_the_environment_are_recorded_by_their_names(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("API_KEY", "s3cret")
+    (folder / "run.toml").write_text('key = { "$env" = "API_KEY" }')
+    run = completed("run.toml", "rate=0.5", target=Secret, env=["API_KEY"])
+    assert run.config.key == "s3cret"
+    files = [path for path in run.path.iterdir() if path.is_file()]
+    assert len(files) == 4
+    assert not [path.name for path in files if b"s3cret" in path.read_bytes()]
+    monkeypatch.setenv("API_KEY", "another")
+    again = completed("--rerun", run.name, "rate=0.25", target=Secret, env=["API_KEY"])
+    assert again.config == Secret("another", 0.25)
+
+
+def test_a_record_that_toml_cannot_say_is_json(monkeypatch: pytest.MonkeyPatch):
+    def without_toml(spec: Any, suffix: str, **options: Any) -> str:
+        if suffix == ".toml":
+            raise dx.errors.ConfigError("a", "TOML has no such value")
+        return written(spec, suffix, **options)
+
+    written = starting.config_text
+    monkeypatch.setattr(starting, "config_text", without_toml)
+    with pytest.raises(KeyboardInterrupt), begun("rate=0.5") as run:
+        raise KeyboardInterrupt
+    assert json.loads((run.path / "config.json").read_text()) == dx.to_config(run.spec, full=True)
+    monkeypatch.setattr(starting, "config_text", written)
+    again = completed("--resume", run.name, "steps=9")
+    assert again.config == Train(0.5, 9)
+    assert sorted(path.name for path in run.path.glob("config*")) == ["config.1.json", "config.toml"]
+
+
 # --- git -----------------------------------------------------------------------------------
 
 
@@ -170,6 +207,19 @@ def test_git_says_the_commit_and_the_difference(folder: Path):
     found = git_state(folder)
     assert found.patch is None
     assert found.about["patch"].startswith("left out: it has")
+
+
+def test_the_code_is_that_of_the_script_or_of_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").touch()
+    for path, expected in (
+        ("code/train.py", folder / "code"),
+        ("nowhere.py", folder),
+        ("", folder),
+        (sys.executable, folder),  # as an installed program, or the kernel of a notebook
+    ):
+        monkeypatch.setattr(sys, "argv", [path])
+        assert script_folder().resolve() == expected.resolve()
 
 
 def test_git_need_not_be_installed(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -398,6 +448,25 @@ def test_a_changed_default_is_reported_and_the_record_is_used(
     assert "rate: 0.1, and not 0.25555" in text
     assert "8, and not 12" in text
     sys.modules.pop("changing", None)
+
+
+def test_other_processes_get_the_run_of_the_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    first = begun("rate=0.5", "--seed", "3")
+    before = about(first)
+    monkeypatch.setattr(starting, "team_of_process", lambda: Team(1, 2))
+    monkeypatch.setattr(starting, "agreed", lambda text: str(first.path.resolve()))
+    with begun("rate=0.25") as other:
+        assert (other.path.resolve(), other.config, other.is_resumed) == (first.path.resolve(), Train(0.5), False)
+    with pytest.raises(ZeroDivisionError), other:
+        1 / 0  # it raises
+    assert (first.status, about(first)) == ("running", before)
+    monkeypatch.setattr(starting, "agreed", lambda text: "")
+    assert "the first process could not begin the run, and says why" in refused(capsys, "rate=0.5")
+    monkeypatch.setattr(starting, "agreed", lambda text: "-")
+    with pytest.raises(SystemExit) as ended:
+        begun("rate=0.5")
+    assert ended.value.code == 0
+    first.complete()
 
 
 # --- the table -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import declax as dx
+from declax.config._cli.main import main
 from declax.config._runs import clusters, commands
 from declax.config._runs.folders import folders_in
 from declax.config._sources.sweeps import Plan, expand
@@ -254,6 +255,19 @@ def test_a_sweep_of_a_file_is_refused_where_one_object_is_made(folder: Path):
     (folder / "run.toml").write_text('["$sweep"]\nsteps = [1, 2]')
     with pytest.raises(ConfigError, match="a word has several values"):
         dx.from_config(Train, "run.toml")
+
+
+def test_files_with_sweeps_are_edited_and_compared(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "models.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass\nclass Train:\n    rate: float = 0.1\n    steps: int = 3\n"
+    )
+    (folder / "run.toml").write_text('steps = 2\n["$sweep"]\nrate = [1, 2]\n')
+    (folder / "other.toml").write_text('steps = 4\n["$sweep"]\nrate = [1, 2]\n')
+    assert main(["diff", "models.py:Train", "run.toml", "other.toml"]) == 0
+    assert "steps: 2 -> 4" in capsys.readouterr().out
+    assert main(["migrate", "models.py:Train", "run.toml"]) == 0
+    assert main(["set", "models.py:Train", "run.toml", "steps=7"]) == 0
+    assert (folder / "run.toml").read_text() == 'steps = 7\n["$sweep"]\nrate = [1, 2]\n'
 
 
 # --- processes -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, assert_type
 
 import jax
@@ -267,6 +268,15 @@ def training_keeps_its_types(block: Block, x: jax.Array) -> None:
     assert_type(optimizer, dx.Optimizer[Block])
     assert_type(optimizer.update(block, dx.grad(loss_of)(block, x)), dx.State[Block])
     assert_type(step(block, optimizer, x), jax.Array)
+
+
+def scripts_get_the_objects_of_their_classes(folder: Path) -> None:
+    assert_type(dx.cli(Block), Block)
+    assert_type(dx.cli(Block, sweep=True)[0].config, Block)
+    with dx.cli(Block, ["dim=4"], runs=folder) as run:
+        assert_type(run, dx.Run[Block])
+        assert_type(run.config, Block)
+        assert_type(run.spec, dx.Spec[Block])
 
 
 layers: dx.List[dx.Linear] = dx.List([dx.Linear(2, 2, rngs=dx.Rngs(0))])

@@ -43,9 +43,11 @@ def versions() -> dict[str, str]:
 
 
 def script_folder() -> Path:
-    """The folder of the script that runs, or the current one."""
+    """The folder of the script that runs, or the current one for a notebook and for programs that are installed."""
     path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path()
-    return path.resolve().parent if path.is_file() else Path.cwd()
+    # Not resolved at once: an environment may lie behind a link.
+    is_installed = any(found.is_relative_to(sys.prefix) for found in (path.absolute(), path.resolve()))
+    return path.resolve().parent if path.is_file() and not is_installed else Path.cwd()
 
 
 def git_state(folder: Path) -> GitState:

@@ -280,10 +280,11 @@ class Configuration:
         if not path:
             self.data = value
         else:
-            holder, key = self.at(path[:-1]), path[-1]
+            holder: Any = self.at(path[:-1])
+            key = path[-1]
             if isinstance(holder, list) and isinstance(key, int):
                 holder[key : key + 1] = [value]  # which the end of the list takes too
-            else:
+            elif isinstance(holder, dict):
                 holder[key] = value
         self._drop_origins(path)
         self._origins[path] = origin

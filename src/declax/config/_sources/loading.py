@@ -22,6 +22,7 @@ from declax.config._refs import with_items
 from declax.config._sources.composing import Configuration
 from declax.config._sources.keys import USE
 from declax.config._sources.resolving import resolve
+from declax.config._sources.sweep_tables import without_sweep
 from declax.config._sources.words import ANYWHERE, Run, Word
 from declax.config._supplied import Supplied, value_of
 from declax.config._writing import COMPUTED, computed_data
@@ -88,7 +89,7 @@ class Loading:
             if index == 0 and isinstance(source.data, Mapping) and isinstance(source.data.get(COMPUTED), Mapping):
                 recorded = source.data[COMPUTED]
                 source = _without_computed(source)
-            configuration.add(source)
+            configuration.add(without_sweep(source))  # one run is read, of which `take_sweeps` has made words
         for word, value in words:
             self._add_word(configuration, word, value)
         found = self._read(configuration)

@@ -40,6 +40,14 @@ SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
 _FORMS: Final = "a list of values, or a function such as { log = [1e-4, 1e-1, 4] }"
 
 
+def without_sweep(document: Document) -> Document:
+    """The document without its table `$sweep`."""
+    if not isinstance(document.data, Mapping) or SWEEP not in document.data:
+        return document
+    rest = {key: value for key, value in document.data.items() if key != SWEEP}
+    return dataclasses.replace(document, data=rest, problems=[*document.problems])
+
+
 def take_sweeps(
     documents: Sequence[Document], words: Sequence[Word], plan: Plan
 ) -> tuple[list[Document], list[Word], Plan]:
@@ -54,8 +62,7 @@ def take_sweeps(
             found.append(document)
             continue
         table = document.data[SWEEP]
-        rest = {key: value for key, value in document.data.items() if key != SWEEP}
-        made = dataclasses.replace(document, data=rest, problems=[*document.problems])
+        made = without_sweep(document)
         found.append(made)
         if not isinstance(table, Mapping):
             made.problems.append(_problem(made, (), "the sweep has to be a table", _FORMS, table))

@@ -73,8 +73,8 @@ def _drawn(word: Word, plan: Plan) -> Word:
         got = str(plan.samples)
         raise ConfigError("--samples", "not a number of values", expected=f"1 to {MAX_VALUES}", got=got)
     source = random.Random(f"{plan.seed or 0} {path_text(word.path)}")
-    drawn: Any = word.values[0] if word.values else None
-    values: tuple[Any, ...] = tuple(drawn.of(source) for _ in range(plan.samples))
+    draw = next(iter(word.values))
+    values: tuple[Any, ...] = tuple(draw.of(source) for _ in range(plan.samples))
     return word._replace(values=values, others=values)
 
 
