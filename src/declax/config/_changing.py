@@ -31,6 +31,8 @@ def paths_meant(spec: SpecData, path: Path) -> list[Path]:
     Raises:
       ConfigError: no part is of this class, or has this argument.
     """
+    if len(path) < 2:
+        raise ConfigError(ANYWHERE, "no class or argument follows", fix=f"{ANYWHERE}.Linear.use_bias=false")
     name, *rest = path[1:]
     parts = list(parts_of(spec))
     if rest:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression
+from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression, walk
 from declax._fields.class_info import maker_of
 from declax._fields.expressions import Declaration, computed_fields
 from declax._fields.overrides import DeclaredPart, expression_of
@@ -81,6 +81,13 @@ def computed_arguments(spec: SpecData) -> dict[str, Any]:
         return {}
     names = [p.name for p in spec.parameters if p.name not in spec.arguments and has_expression(p.default)]
     return {name: ClassBodyScope(spec).computed(name) for name in names}
+
+
+def names_needed(target: Any, name: str) -> set[str]:
+    """The names in a class body from which the value of a name is computed, also through others."""
+    known = computed_fields(target) or maker_of(target).expressions
+    names = {id(expression): other for other, expressions in known.items() for expression in expressions}
+    return {names[id(term)] for term in walk(known.get(name, ())) if id(term) in names}
 
 
 def exact_arguments(spec: SpecData) -> tuple[dict[str, Any], dict[str, Any]]:

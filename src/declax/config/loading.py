@@ -28,7 +28,7 @@ from declax._variables.variable import Variable
 from declax.config._building import Builder
 from declax.config._conforming import changes_of, models_in
 from declax.config._data import MAX_DEPTH, Ref, SpecData
-from declax.config._files.documents import Document, HasPlaces, noting_place
+from declax.config._files.documents import Document, HasPlaces, is_bounded, noting_place, problem_of_text, unreadable
 from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import RNGS, Parameters, parameters_of
@@ -199,6 +199,9 @@ def read_source(source: Source) -> Document:
     if isinstance(source, Document):
         return source
     if isinstance(source, Mapping):
+        if not is_bounded(source):
+            problem = problem_of_text(None, "the data contains itself, or the same tables again and again", code="size")
+            raise unreadable(None, problem)
         return Document(None, source)
     if isinstance(source, (str, os.PathLike)):
         return read_document(source)

@@ -170,6 +170,22 @@ def repeated_key(name: str | None, path: Path, position: Position, first: Positi
     return problem_of_text(name, message, position, path=path, hint="remove one of the two", code="duplicate-key")
 
 
+def is_bounded(data: object) -> bool:
+    """Whether tables and lists of Python, which may be shared or contain themselves, have a bounded size as a text."""
+    sizes: dict[int, int] = {}
+
+    def size(value: object, depth: int) -> int:
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else None
+        if items is None or depth > MAX_DEPTH:
+            return 1
+        if id(value) not in sizes:
+            sizes[id(value)] = MAX_BYTES  # if it is found again below
+            sizes[id(value)] = 1 + sum([size(item, depth + 1) for item in items])
+        return sizes[id(value)]
+
+    return size(data, 0) <= MAX_BYTES
+
+
 def deep_path(data: object) -> Path | None:
     """The path of a value that is nested too deeply; None if there is none."""
     level = [data]

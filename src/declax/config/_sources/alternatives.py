@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from declax.config._files.documents import Document
+from declax.config._files.documents import MAX_BYTES, Document
 from declax.config._files.formats import SUFFIXES, read_document
 from declax.config._sources.keys import USE
 from declax.config.problems import KIND, Path, Place, Problem, did_you_mean, shown
 from declax.errors import ConfigError
 
 MAX_FILES: Final = 1000
-"""How many alternatives one configuration may read, since each may name several others."""
+"""How often one configuration may name alternatives, since each may name several others."""
+
+_MAX_BYTES: Final = 4 * MAX_BYTES
+"""The size of all of them, each as often as it is named."""
+
+_MAX_CHAIN: Final = 32
+"""How many files may lead to one, each named by the one before."""
 
 
 class Alternatives:
@@ -25,6 +32,16 @@ class Alternatives:
     def __init__(self) -> None:
         self.root: FilePath | None = None
         self._read: dict[FilePath, Document] = {}
+        self._sizes: dict[FilePath, int] = {}
+        self._count = self._bytes = 0
+
+    def charge(self, found: Document) -> str | None:
+        """Counts an alternative whose values are used; returns what is wrong if there are too many."""
+        self._count += 1
+        self._bytes += self._sizes.get(FilePath(str(found.file)), 0)
+        if self._count > MAX_FILES:
+            return f"more than {MAX_FILES} alternatives are named"
+        return f"alternatives of more than {_MAX_BYTES >> 20} MiB are named" if self._bytes > _MAX_BYTES else None
 
     def folder(self, path: Path, source: Document) -> FilePath | None:
         """The folder with the alternatives for a field: beside the file that names one, or beside the first file.
@@ -33,19 +50,25 @@ class Alternatives:
         """
         base = self.root if source.file is None else FilePath(source.file).resolve().parent
         names = [key for key in path if isinstance(key, str)]
-        return base if base is None or not names else base / names[-1]
+        if base is None or not names:
+            return base
+        return base / names[-1] if _is_plain(names[-1]) else None
 
     def names(self, path: Path, source: Document) -> list[str]:
         """The alternatives for a field."""
         folder = self.folder(path, source)
-        if folder is None or not folder.is_dir():
+        if folder is None or self.root is None or not os.path.isdir(folder):
             return []
-        return sorted({file.stem for file in folder.iterdir() if file.suffix.lower() in SUFFIXES})
+        try:
+            found = list(folder.iterdir()) if folder.resolve().is_relative_to(self.root) else []
+        except OSError:  # nobody may read it
+            return []
+        return sorted({file.stem for file in found if file.suffix.lower() in SUFFIXES})
 
     def has(self, path: Path, source: Document) -> bool:
         """Whether there is a folder with alternatives for a field."""
         folder = self.folder(path, source)
-        return folder is not None and folder.is_dir()
+        return folder is not None and os.path.isdir(folder)
 
     def kind_of(self, name: Any, path: Path, source: Document) -> Any:
         """The kind of an alternative, or of the one that it changes; None if it has none, or cannot be read."""
@@ -84,6 +107,8 @@ class Alternatives:
         if str(found) in outer:
             names = " -> ".join(self._shown(FilePath(file)) for file in (*outer, str(found)))
             return Problem("alternative", path, f"the files name each other in a circle: {names}", place=place)
+        if len(outer) >= _MAX_CHAIN:
+            return Problem("alternative", path, f"a chain of more than {_MAX_CHAIN} files leads here", place=place)
         return self._document(found)
 
     def _document(self, file: FilePath) -> Document:
@@ -96,6 +121,7 @@ class Alternatives:
                 found = Document(name, {}, [*error.problems] or [told])  # it is as good as empty
             found.file = str(file)
             self._read[file] = found
+            self._sizes[file] = os.path.getsize(file)
         return self._read[file]
 
     @staticmethod
@@ -104,7 +130,7 @@ class Alternatives:
         suffixes = ("",) if FilePath(name).suffix.lower() in SUFFIXES else SUFFIXES
         try:
             return next((f.resolve() for s in suffixes if (f := folder / f"{name}{s}").is_file()), None)
-        except (OSError, ValueError):  # no name of a file
+        except (OSError, ValueError, RuntimeError):  # no name of a file, or links in a circle
             return None
 
     @staticmethod
@@ -112,3 +138,8 @@ class Alternatives:
         """A path from the current folder, if it is inside of that."""
         here = FilePath.cwd()
         return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a key of a table is the name of a folder, and no path to one elsewhere."""
+    return name not in ("", ".", "..") and not any(sign in name for sign in ("/", "\\", "\0"))

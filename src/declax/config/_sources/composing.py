@@ -16,7 +16,7 @@ from declax.config._reading.part_readers import CallReader, ChoiceReader, choice
 from declax.config._reading.readers import Reader
 from declax.config._sources.alternatives import Alternatives
 from declax.config._sources.keys import USE, is_value
-from declax.config._sources.words import INSERT, REMOVE, Word
+from declax.config._sources.words import INSERT, REMOVE, SET, Word
 from declax.config.problems import EACH, KIND, NOWHERE, REF, Path, Place, Problem, path_text
 
 _RANK_OF_WORDS: Final = sys.maxsize
@@ -90,6 +90,7 @@ class Configuration:
         self.secrets: set[Path] = set()
         self.broken: set[Path] = set()  # where a problem was reported, so that nothing stands there
         self._origins: dict[Path, Origin] = {}
+        self._above: set[Path] = set()  # the paths below which there was an origin
         self._rank = 0
         self._is_shared = False  # whether the data is that of a source
 
@@ -129,12 +130,12 @@ class Configuration:
             self.name, self.files.root = source.name, FilePath(source.file).resolve().parent
         origin = Origin(source, (), self._rank)
         data = self._with_included(source)
-        if not isinstance(data, dict) or () not in self._origins:
+        if () not in self._origins:
             self.place((), data, origin)
             self._is_shared = True
         else:
             self.own()
-            self.merge((), data, origin.below)
+            self.put((), data, origin.below)
 
     def own(self) -> None:
         """Makes the data this configuration's own, before it is changed."""
@@ -152,12 +153,15 @@ class Configuration:
             if isinstance(found, Problem):
                 self.problems.append(found)
                 continue
+            if (refused := self.files.charge(found)) is not None:
+                self.problems.append(Problem("alternative", (), refused, place=source.place_of((USE,))))
+                break
             origin = Origin(found, (), self._rank)
             self.problems += found.problems
             inner = self._with_included(found, (*outer, str(found.file)))
             self.own()
-            if () in self._origins and isinstance(inner, dict):
-                self.merge((), inner, origin.below)
+            if () in self._origins:
+                self.put((), inner, origin.below)
             else:
                 self.place((), copied(inner), origin)
         return {key: value for key, value in data.items() if key != USE}
@@ -168,7 +172,8 @@ class Configuration:
         origin = Origin(Document(word.origin, value), (), _RANK_OF_WORDS)
         if () not in self._origins:
             self.place((), self.data, Origin(Document(None, {}), (), 0))
-        for path in list(self._selected((), self.data, word, origin)):
+        paths = list(self._selected((), self.data, word, origin))
+        for path in paths if word.action == SET else reversed(paths):  # so that no index changes before its turn
             self._apply(word, path, value, origin)
 
     def value_at(self, path: Path) -> Any:
@@ -206,7 +211,7 @@ class Configuration:
         """The same sources, of which changes leave this one as it is."""
         made = copy.copy(self)
         made.data, made._is_shared = copied(self.data), False
-        for name in ("problems", "replaced", "_origins", "used", "followed", "supplied", "secrets", "broken"):
+        for name in ("problems", "replaced", "_origins", "used", "followed", "supplied", "secrets", "broken", "_above"):
             setattr(made, name, copy.copy(getattr(self, name)))
         return made
 
@@ -248,7 +253,7 @@ class Configuration:
     def put(self, path: Path, value: Any, origin_of: Callable[[Path], Origin]) -> None:
         """Puts a value in the place of an older one: a table is merged with a table."""
         holder = self.at(path[:-1])
-        old = holder.get(path[-1]) if isinstance(holder, dict) else holder[path[-1]]
+        old = holder.get(path[-1]) if path and isinstance(holder, dict) else self.at(path)
         if isinstance(value, dict) and isinstance(old, str) and self._is_alternative(path):
             self._use(path, old, self.known_origin(path))
             old = self.at(path)
@@ -287,7 +292,7 @@ class Configuration:
             elif isinstance(holder, dict):
                 holder[key] = value
         self._drop_origins(path)
-        self._origins[path] = origin
+        self._set_origin(path, origin)
 
     def _start_anew(self, path: Path, table: dict[str, Any], origin: Origin) -> None:
         """Drops the values of a table, since another kind was chosen; words keep what other words said."""
@@ -295,8 +300,8 @@ class Configuration:
             if key != KIND and self.known_origin((*path, key)).rank < origin.rank:
                 self._forget((*path, key), origin, is_dropped=key != USE)
             elif (*path, key) not in self._origins:
-                self._origins[(*path, key)] = self.known_origin((*path, key))
-        self._origins[path] = origin
+                self._set_origin((*path, key), self.known_origin((*path, key)))
+        self._set_origin(path, origin)
 
     def _forget(self, path: Path, origin: Origin, *, is_dropped: bool) -> None:
         """Removes the value of a key, and notes what it was."""
@@ -312,7 +317,14 @@ class Configuration:
         if before.rank < origin.rank:
             self.replaced.append(Replaced(path, value, before.place, origin.place, is_dropped))
 
+    def _set_origin(self, path: Path, origin: Origin) -> None:
+        self._origins[path] = origin
+        self._above.update(path[:end] for end in range(len(path)))
+
     def _drop_origins(self, path: Path) -> None:
+        if path not in self._above:
+            self._origins.pop(path, None)
+            return
         size = len(path)
         self._origins = {at: origin for at, origin in self._origins.items() if at[:size] != path}
 
@@ -351,9 +363,10 @@ class Configuration:
         outer = self.known_origin(path)
         self.at(path)[:] = [item.value for item in items]
         self._drop_origins(path)
-        self._origins[path] = outer
+        self._set_origin(path, outer)
         for index, item in enumerate(items):
-            self._origins.update({(*path, index, *keys): origin for keys, origin in item.origins.items()})
+            for keys, origin in item.origins.items():
+                self._set_origin((*path, index, *keys), origin)
 
     # --- paths of words -------------------------------------------------------------
 
@@ -449,6 +462,8 @@ class Configuration:
 
     def notes_of(self, path: Path) -> Notes:
         """The notes of the field at a path."""
+        if not path:
+            return Notes()
         *above, key = path
         holder, reader = self.at((*above,)), self.reader_at((*above,))
         if not isinstance(holder, dict):

@@ -11,11 +11,11 @@ from typing import Any, Final
 from declax._fields.call import has_expression
 from declax._fields.specifiers import Notes
 from declax.config._data import SpecData, thaw
-from declax.config._files.documents import MAX_DEPTH
+from declax.config._declared import names_needed
+from declax.config._files.documents import MAX_DEPTH, Document
 from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
-from declax.config._sources.alternatives import MAX_FILES
 from declax.config._sources.composing import Configuration, Origin, copied, takes_alternatives
 from declax.config._sources.expressions import evaluate, no_value
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
@@ -53,7 +53,6 @@ class _Resolving:
         self.configuration = configuration
         self.env = frozenset(env)
         self.is_changed = False
-        self._count = 0
         self._following = Following(configuration)
 
     # --- alternatives -----------------------------------------------------------------
@@ -93,10 +92,10 @@ class _Resolving:
         config = self.configuration
         origin, (field, source) = config.known_origin(said_at), config.field_of(said_at)
         self.is_changed = True
-        self._count += 1
         found = config.files.find(name, field, source, outer if source.file in outer else ())  # which it may be part of
-        if self._count > MAX_FILES:
-            found = Problem("alternative", path, f"more than {MAX_FILES} alternatives are named", place=origin.place)
+        refused = config.files.charge(found) if isinstance(found, Document) else None
+        if refused is not None:
+            found = Problem("alternative", path, refused, place=origin.place)
         if isinstance(found, Problem):
             config.break_at(path, dataclasses.replace(found, path=path), origin)
             return
@@ -163,9 +162,11 @@ class _Resolving:
             file = (root / name).resolve()
             if not file.is_relative_to(root):
                 raise _RefusedError("the file is outside of the folder", f"a file in {root}", shown(name))
+            if file.exists() and not file.is_file():  # reading a pipe or a device may not end
+                raise _RefusedError("not a file", "a file with the secret", shown(name))
             with open(file, encoding="utf-8") as opened:
                 return opened.read(_MAX_SECRET).removesuffix("\n")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # of links in a circle, resolve() makes a RuntimeError
             raise _RefusedError(f"the file cannot be read: {type(error).__name__}", got=shown(name)) from None
 
     def follow(self) -> None:
@@ -199,54 +200,65 @@ def _is_data(reader: Reader | None) -> bool:
     return reader is None or isinstance(reader, (AnyReader, MappingReader, TypedDictReader))
 
 
+class _NeededError(Exception):
+    """An expression needs the value of another one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+
 class Following:
-    """The values of expressions, each computed when the first one needs it."""
+    """The values of expressions, each computed after those that it needs."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self._readers: dict[Path, Reader | None] = {}
-        self._open: list[Path] = []
+        self._open: dict[Path, None] = {}  # each needs the next one
+        self._defaults: dict[Path, Any] = {}
 
     def add(self, path: Path, reader: Reader | None) -> None:
         """Adds the expression in the table at a path."""
         self._readers[path] = reader
 
     def run(self) -> None:
-        """Replaces all expressions by their values."""
+        """Replaces all expressions by their values; a chain of them may be long, so this is no recursion."""
         while self._readers:
-            self._compute(next(iter(self._readers)))
+            self._open = {next(iter(self._readers)): None}
+            while self._open:
+                try:
+                    self._compute(next(reversed(self._open)))
+                except _NeededError as needed:
+                    self._open[needed.path] = None
+                else:
+                    self._open.popitem()
 
-    def _compute(self, path: Path) -> Any:
-        """Replaces the expression at a path by its value, which may need others; returns INVALID if it has none."""
+    def _compute(self, path: Path) -> None:
+        """Replaces the expression at a path by its value, or breaks it if it has none."""
         config = self.configuration
         table, origin = config.at(path), config.known_origin(path)
         text = table[VALUE]
-        self._open.append(path)
         try:
             if not isinstance(text, str) or len(table) > 1:
                 raise no_value('expected { "$value" = "model.dim * 4" } and no other key')
             value = evaluate(text, lambda written: self._value_at(written, path))
         except ConfigError as error:
             config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error.problem}"), origin)
-            value = INVALID
         else:
-            config.place(path, value, origin)
-            config.followed[path] = str(text)
-        finally:
-            self._open.pop()
-            self._readers.pop(path, None)
-        return value
+            config.place(path, copied(value), origin)
+            config.followed[path] = _cut(text)
+        self._readers.pop(path)
 
     def _value_at(self, written: str, at: Path) -> Any:
         """The value at a path of an expression: from the root, or with leading dots from the tables around it."""
         name = written.lstrip(".")
         levels = len(written) - len(name)
         if levels > len(at):
-            raise no_value(f"{written} has more dots than there are tables around it")
+            raise no_value(f"{_cut(written)} has more dots than there are tables around it")
         keys = (*at[: len(at) - levels], *(steps_of(name) or ())) if levels else steps_of(name) or ()
-        found = self._find(tuple(map(str, keys)), written)
+        found = self._find(tuple(map(str, keys)), _cut(written))
         if isinstance(found, (dict, SpecData)):
-            raise no_value(f"{written} is a table; $ref shares a part")
+            raise no_value(f"{_cut(written)} is a table; $ref shares a part")
         return found
 
     def _find(self, keys: tuple[str, ...], written: str) -> Any:
@@ -256,25 +268,25 @@ class Following:
         holder, reader = config.data, config.reader
         for size, key in enumerate(keys):
             step = _step(holder, key)
-            if (*path, key) in config.broken:
+            if (*path, key if step is None else step) in config.broken:
                 raise no_value(f"{written} has none either")
             if step is None:
                 return self._default(path, reader, keys[size:], written)
             path, reader = (*path, step), config.reader_below(reader, path, holder, step) or reader
-            if path in self._readers:
-                holder = self._value_of(path, written)
-            else:
-                holder = holder[step]
+            self._need(path)
+            holder = holder[step]
         return holder
 
-    def _value_of(self, path: Path, written: str) -> Any:
+    def _need(self, path: Path) -> None:
+        """Raises _NeededError if there is an expression at a path: its value has to be computed first."""
+        if path not in self._readers:
+            return
         if path in self._open:
-            places = ", ".join(f"{path_text(at)} ({self.configuration.place_of(at)})" for at in self._open)
-            raise no_value(f"the values follow each other in a circle: {places}")
-        found = self._compute(path)
-        if found is INVALID:
-            raise no_value(f"{written} has none either")
-        return found
+            circle = [*self._open][[*self._open].index(path) :]
+            places = [f"{path_text(at)} ({self.configuration.place_of(at)})" for at in circle[:_MOST_TOLD]]
+            places += [f"and {len(circle) - _MOST_TOLD} more"] if len(circle) > _MOST_TOLD else []
+            raise no_value(f"the values follow each other in a circle: {', '.join(places)}")
+        raise _NeededError(path)
 
     def _default(self, path: Path, reader: Reader, keys: tuple[str, ...], written: str) -> Any:
         """A value that a class supplies to its table."""
@@ -283,14 +295,31 @@ class Following:
         call = config.call_at(reader, path, holder) if isinstance(holder, dict) else None
         if call is None:
             raise no_value(f"there is no {written}")
-        return self._of_class(call, path, keys, written)
+        at = (*path, *keys)
+        if at not in self._defaults:
+            self._defaults[at] = self._of_class(call, path, keys, written)
+        return self._defaults[at]
 
     def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
-        for inner in [at for at in self._readers if at[: len(path)] == path and at not in self._open]:
-            self._compute(inner)
-        table = _without(self.configuration.at(path), [at[len(path) :] for at in self._open if at[: len(path)] == path])
-        found = call.read(table, path, Context(catalog=call.catalog), {})
         parameter = call.parameters.get(keys[0])
+        if (
+            parameter is not None
+            and len(keys) == 1
+            and not (parameter.is_required or has_expression(parameter.default))
+        ):
+            return parameter.make_default()
+        size = len(path)
+        inner = [at for at in self._readers if at[:size] == path]
+        needed = names_needed(call.target, keys[0])
+        for at in inner:
+            if at[size] in needed:
+                self._need(at)
+        table = _without(self.configuration.at(path), [at[size:] for at in inner])
+        found = call.read(table, path, Context(catalog=call.catalog), {})
+        if found is INVALID:  # the class requires values that this one does not follow
+            for at in inner:
+                if at not in self._open:
+                    self._need(at)
         try:
             if isinstance(found, SpecData):
                 value = thaw(get(found, ".".join(keys)))
@@ -300,9 +329,10 @@ class Following:
         if parameter is None:
             hint = did_you_mean(keys[0], call.parameters.by_name)
             raise no_value(f"there is no {written}" + (f"; {hint}" if hint else ""))
-        if len(keys) > 1 or parameter.is_required or has_expression(parameter.default):
-            raise no_value(f"{written} is a default of a table in which something is wrong")
-        return parameter.make_default()
+        raise no_value(f"{written} is a default of a table in which something is wrong")
+
+
+_MOST_TOLD: Final = 10
 
 
 def _step(holder: Any, key: str) -> Any:
@@ -314,12 +344,22 @@ def _step(holder: Any, key: str) -> Any:
 
 
 def _without(table: Any, paths: list[Path]) -> Any:
-    """A copy of a table without the values at some paths, which are not known yet."""
+    """A copy of a table without the values at some paths, which are not known yet; without the field of a list."""
     made = copied(table)
-    for *above, last in paths:
+    for path in paths:
         holder = made
-        for key in above:
-            holder = holder[key]
+        for key in path[:-1]:
+            holder = holder.get(key, {}) if isinstance(holder, dict) else holder
         if isinstance(holder, dict):
-            del holder[last]
+            holder.pop(path[-1], None)
+        else:
+            made.pop(path[0], None)
     return made
+
+
+def _cut(text: str) -> str:
+    """A text, cut if it is long."""
+    return text if len(text) <= _MOST_SHOWN else shown(text)
+
+
+_MOST_SHOWN: Final = 100
