@@ -81,7 +81,8 @@ class _Resolving:
             return
         value = config.at(path)
         for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-            self.visit((*path, key), config.reader_below(reader, path, value, key), outer)
+            if isinstance(value[key], (str, dict, list)):
+                self.visit((*path, key), config.reader_below(reader, path, value, key), outer)
 
     def _file_at(self, path: Path) -> tuple[str, ...]:
         file = self.configuration.known_origin(path).source.file
@@ -94,6 +95,8 @@ class _Resolving:
         self.is_changed = True
         found = config.files.find(name, field, source, outer if source.file in outer else ())  # which it may be part of
         refused = config.files.charge(found) if isinstance(found, Document) else None
+        if said and isinstance(found, Document) and not isinstance(found.data, dict):
+            refused = f"{found.name} is no table, so that other keys cannot stand beside it"
         if refused is not None:
             found = Problem("alternative", path, refused, place=origin.place)
         if isinstance(found, Problem):
