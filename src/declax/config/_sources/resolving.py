@@ -18,7 +18,7 @@ from declax.config._reading.part_readers import AnyReader, CallReader, UnionRead
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
 from declax.config._sources.composing import Configuration, Origin, copied, is_mapping, takes_alternatives, told_place
-from declax.config._sources.expressions import ExpressionError, evaluate
+from declax.config._sources.expressions import NoValueError, evaluate
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
 from declax.config.problems import KIND, REF, Path, Problem, did_you_mean, path_text, shown, steps_of
@@ -191,10 +191,9 @@ def _fitting(text: str, reader: Reader | None) -> Any:
 
 
 def _nearest(origins: Mapping[Path, Origin], path: Path) -> Origin:
-    for end in range(len(path), -1, -1):
-        if path[:end] in origins:
-            return origins[path[:end]].below(path[end:])
-    raise KeyError(path)
+    """The origin of a value, or of the nearest table around it; the root has one."""
+    end = next(end for end in range(len(path), -1, -1) if path[:end] in origins)
+    return origins[path[:end]].below(path[end:])
 
 
 def _is_data(reader: Reader | None) -> bool:
@@ -246,9 +245,9 @@ class Following:
         text = table[VALUE]
         try:
             if not isinstance(text, str) or len(table) > 1:
-                raise ExpressionError('expected { "$value" = "model.dim * 4" } and no other key')
+                raise NoValueError('expected { "$value" = "model.dim * 4" } and no other key')
             value = evaluate(text, lambda written: self._value_at(written, path))
-        except ExpressionError as error:
+        except NoValueError as error:
             config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error}"), origin)
         else:
             config.place(path, copied(value), origin)
@@ -260,11 +259,11 @@ class Following:
         name = written.lstrip(".")
         levels = len(written) - len(name)
         if levels > len(at):
-            raise ExpressionError(f"{_cut(written)} has more dots than there are tables around it")
+            raise NoValueError(f"{_cut(written)} has more dots than there are tables around it")
         keys = (*at[: len(at) - levels], *(steps_of(name) or ())) if levels else steps_of(name) or ()
         found = self._find(tuple(map(str, keys)), _cut(written))
         if isinstance(found, (dict, SpecData, DeclaredPart)):
-            raise ExpressionError(f"{_cut(written)} is a table; $ref shares a part")
+            raise NoValueError(f"{_cut(written)} is a table; $ref shares a part")
         return found
 
     def _find(self, keys: tuple[str, ...], written: str) -> Any:
@@ -275,15 +274,13 @@ class Following:
         levels: list[tuple[Path, Reader]] = []
         for key in keys:
             if isinstance(holder, dict) and REF in holder and not is_mapping(reader):
-                raise ExpressionError(
-                    f"{written} leads through the reference at {path_text(path)}; name the part itself"
-                )
+                raise NoValueError(f"{written} leads through the reference at {path_text(path)}; name the part itself")
             levels.append((path, reader))
             if not isinstance(holder, (dict, list)):
-                raise ExpressionError(f"there is no {written}")
+                raise NoValueError(f"there is no {written}")
             step = _step(holder, key)
             if (*path, key if step is None else step) in config.broken:
-                raise ExpressionError(f"{written} has none either")
+                raise NoValueError(f"{written} has none either")
             if step is None:
                 return self._default(levels, keys, written)
             path, reader = (*path, step), config.reader_below(reader, path, holder, step) or reader
@@ -299,7 +296,7 @@ class Following:
             circle = [*self._open][[*self._open].index(path) :]
             places = [f"{path_text(at)} ({told_place(self.configuration.place_of(at))})" for at in circle[:_MOST_TOLD]]
             places += [f"and {len(circle) - _MOST_TOLD} more"] if len(circle) > _MOST_TOLD else []
-            raise ExpressionError(f"the values follow each other in a circle: {', '.join(places)}")
+            raise NoValueError(f"the values follow each other in a circle: {', '.join(places)}")
         raise _NeededError(path)
 
     def _default(self, levels: Sequence[tuple[Path, Reader]], keys: tuple[str, ...], written: str) -> Any:
@@ -312,7 +309,7 @@ class Following:
                     self._defaults[keys] = self._of_class(call, path, keys[len(path) :], written)
                     break
             else:
-                raise ExpressionError(f"there is no {written}")
+                raise NoValueError(f"there is no {written}")
         return self._defaults[keys]
 
     def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
@@ -340,8 +337,8 @@ class Following:
             parameter = None
         if parameter is None:
             hint = did_you_mean(keys[0], call.parameters.by_name)
-            raise ExpressionError(f"there is no {written}" + (f"; {hint}" if hint else ""))
-        raise ExpressionError(f"{written} is a default of a table in which something is wrong")
+            raise NoValueError(f"there is no {written}" + (f"; {hint}" if hint else ""))
+        raise NoValueError(f"{written} is a default of a table in which something is wrong")
 
     def _is_needed(self, call: CallReader, path: Path, keys: tuple[str, ...], at: Path) -> bool:
         """Whether a default of a class follows an argument; both paths are in the table of the class."""
