@@ -10,7 +10,7 @@ import sys
 import time
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ sys.addaudithook(_hook)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inside = tmp_path / "inside"
     for name, text in {
         "inside/base.toml": "[model]\n", "inside/optimizer/lion.toml": 'kind = "lion"\nlearning_rate = 1.0\n',
@@ -82,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dx.spec_from_config(Train, "base.toml", {"optimizer": "lion"})  # makes the readers, which import modules
-    yield inside
+    return inside
 
 
 def attempt(*sources: Any, words: tuple[str, ...] = ()) -> str:
@@ -170,7 +170,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         for key in ("__class__", "__init__", "__globals__", "model.__class__", "self", "rngs", "\0", "x" * 1_000_000)
     },
     **{f"inner {key}": ({"model": {key: 1}},) for key in ("__class__", "__mro__", "kind.x", "$use ", "$", "$$use")},
-    **{f"kind {kind}": ({"model": {"kind": kind}},) for kind in ("os.system", "__import__", "builtins:eval", 3, [], {})},
+    **{
+        f"kind {kind}": ({"model": {"kind": kind}},) for kind in ("os.system", "__import__", "builtins:eval", 3, [], {})
+    },
     # expressions
     "calls": ({"steps": value("__import__('os').system('true')")},),
     "call": ({"steps": value("exit()")},),
@@ -237,16 +239,35 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     **{
         f"computed {key}": ({"model": {}, "$computed": {key: 3}},)
         for key in (
-            "", "x", "/", "//", "/steps/x", "/rates/99999999", "/rates/-1", "/model/feed", "/model/feed/$length", 1,
-            "/model/many/7/dim", "/model/many/x", "/model/__class__", "/~", "/~2", "/kind", "/model/kind",
-            "/" * 10_000, "/a" * 1000, "/model/feed/hidden/x", "/optimizer/b1", "/$computed/x",
+            "",
+            "x",
+            "/",
+            "//",
+            "/steps/x",
+            "/rates/99999999",
+            "/rates/-1",
+            "/model/feed",
+            "/model/feed/$length",
+            1,
+            "/model/many/7/dim",
+            "/model/many/x",
+            "/model/__class__",
+            "/~",
+            "/~2",
+            "/kind",
+            "/model/kind",
+            "/" * 10_000,
+            "/a" * 1000,
+            "/model/feed/hidden/x",
+            "/optimizer/b1",
+            "/$computed/x",
         )
-    },  # fmt: skip
+    },
     "computed tables": ({"model": {}, "$computed": {"/model/feed/hidden": nested(60)}},),
     "computed loops": ({"model": {}, "$computed": {"/model/feed/hidden": loop("x", "y")}},),
     "many computed": ({"model": {}, "$computed": {f"/model/feed/x{i}": i for i in range(5000)}},),
     "many lists": ({"model": {}, "$computed": {f"/model/x{i}/0/a": i for i in range(3000)}},),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

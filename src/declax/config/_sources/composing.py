@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from declax._fields.specifiers import Notes
 from declax.config._files.documents import MAX_DEPTH, TOO_DEEP, Document
-from declax.config._reading.part_readers import CallReader, ChoiceReader, choices_at
-from declax.config._reading.readers import Reader
+from declax.config._reading.part_readers import CallReader, ChoiceReader, UnionReader, choices_at
+from declax.config._reading.readers import MappingReader, Reader, WrappingReader
 from declax.config._sources.alternatives import Alternatives
 from declax.config._sources.keys import USE, is_value
 from declax.config._sources.words import INSERT, REMOVE, SET, Word
@@ -56,7 +56,7 @@ class Replaced:
     is_dropped: bool = False
 
     def __str__(self) -> str:
-        return f"{path_text(self.path)} ({self.place}) was dropped by {self.by}"
+        return f"{path_text(self.path)} ({told_place(self.place)}) was dropped by {told_place(self.by)}"
 
 
 class _Item(NamedTuple):
@@ -64,6 +64,11 @@ class _Item(NamedTuple):
 
     value: Any
     origins: dict[Path, Origin]
+
+
+def told_place(place: Place) -> str:
+    """A place in the middle of a sentence; data from Python has none."""
+    return str(place) or "data from Python"
 
 
 class Configuration:
@@ -451,8 +456,11 @@ class Configuration:
     def field_of(self, path: Path) -> tuple[Path, Document]:
         """The field whose alternative is named at a path, and the source: as a path in that if it is a file."""
         origin = self.known_origin(path)
-        inside = path if origin.source.file is None else origin.path
-        return tuple(key for key in inside if key != USE), origin.source
+        at = path[:-1] if path[-1:] == (USE,) else path
+        inside = at if origin.source.file is None else tuple(key for key in origin.path if key != USE)
+        while at and inside and (isinstance(at[-1], int) or is_mapping(self.reader_at(at[:-1]))):
+            at, inside = at[:-1], inside[:-1]  # items and entries have the alternatives of their field
+        return inside, origin.source
 
     def call_at(self, reader: Reader | None, path: Path, table: Any) -> CallReader | None:
         """The reader of the arguments in a table; None if its class is not known."""
@@ -504,6 +512,15 @@ def _step(holder: Any, key: Any) -> Any:
 def _has_place(holder: Any, key: str) -> bool:
     """Whether a value can stand at a key: in a list, at an index up to its end."""
     return isinstance(holder, dict) or (isinstance(holder, list) and key.isdecimal() and int(key) <= len(holder))
+
+
+def is_mapping(reader: Reader | None) -> bool:
+    """Whether the keys of a table are no fields."""
+    while isinstance(reader, WrappingReader):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return any(map(is_mapping, reader.members))
+    return isinstance(reader, MappingReader)
 
 
 def takes_alternatives(reader: Reader | None) -> bool:
