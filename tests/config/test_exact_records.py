@@ -17,6 +17,7 @@ import jax
 import pytest
 
 import declax as dx
+from declax.config._cli.main import main
 from declax.config._printing import canonical_text
 from declax.errors import ConfigError, ConfigWarning
 
@@ -255,6 +256,16 @@ def test_a_secret_is_never_shown(variables, capsys):
     with pytest.raises(ConfigError) as caught:
         dx.spec_from_config(Tracked, "run.toml", {"token": {"$env": "TOKEN"}}, "shards=x")
     assert "hunter2" not in str(caught.value)
+
+
+def test_origins_and_differences_show_no_secret(variables, capsys):
+    Path("other.toml").write_text("shards = 2")
+    assert main(["show", f"{__file__}:Tracked", "run.toml", "--origins"]) == 0
+    assert main(["diff", f"{__file__}:Tracked", "run.toml", "other.toml"]) == 0
+    printed = capsys.readouterr().out
+    assert "token = a secret  run.toml:1:1; = {'$env': 'TOKEN'}" in printed
+    assert "data = 'here'  run.toml:2:1; = {'$env': 'DATA', 'default': 'here'}" in printed
+    assert "hunter2" not in printed
 
 
 def test_fingerprints_and_records_have_references(variables, monkeypatch):

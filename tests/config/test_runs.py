@@ -127,6 +127,13 @@ def test_show_makes_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert not (folder / "runs").exists()
 
 
+def test_show_reads_the_default_file(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "run.toml").write_text("steps = 7")
+    with pytest.raises(SystemExit):
+        begun("--show", default="run.toml")
+    assert "steps = 7" in capsys.readouterr().out
+
+
 def test_a_wrong_configuration_makes_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert "the value has the wrong type" in refused(capsys, "rate=high", status=1)
     assert not (folder / "runs").exists()

@@ -272,11 +272,13 @@ def _result(arguments: _Arguments, given: Sequence[str], output: Output) -> Any:
         request = Request(target, words, options, plan, runs, extra, env, functools.partial(_built, rngs=kept))
     if default is not None and not words.files and (request is None or request.older is None):
         words = words._replace(files=(str(default),))
+    if request is not None:
+        request = request._replace(words=words)  # with the default file
     if request is not None and options.status is not None:
         list_runs(Path(options.status or request.root), output)
         return _PRINTED
     if request is not None and not options.show:
-        begun = start(request._replace(words=words), output)
+        begun = start(request, output)
         if begun is None:
             return _PRINTED
         return begun

@@ -59,8 +59,8 @@ def _origins(configuration: Configuration, path: Path, value: Any) -> Iterator[V
             yield from _origins(configuration, (*path, index), item)
     else:
         supplied = configuration.supplied.get(path)
-        text = shown(value)
-        follows = configuration.followed.get(path) or (shown(supplied) if supplied else None)
+        text = "a secret" if path in configuration.secrets else shown(value)
+        follows = configuration.followed.get(path) or (str(dict(supplied)) if supplied else None)
         place = str(configuration.place_of(path)) or "data"
         yield ValueOrigin(path_text(path), text, place, follows, _replaced(configuration, path))
 
