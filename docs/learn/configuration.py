@@ -181,8 +181,8 @@ assert len(results) == 6
 assert max(results.values()) > 0.8
 
 # %% [markdown]
-# A *fingerprint* identifies a configuration with all its values, also defaults. It is the same in every process, however
-# the values were given, so it can name the folder of a run.
+# A *fingerprint* identifies a configuration with all its values, also defaults. It is the same in every process,
+# however the values were given, so it can name the folder of a run.
 
 # %% mystnb={"image": {"alt": "Bars: accuracy rises with the size and the learning rate", "width": "80%"}}
 figure, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
