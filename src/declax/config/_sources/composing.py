@@ -508,9 +508,9 @@ def _step(holder: Any, key: Any) -> Any:
     return int(key) if isinstance(holder, list) and str(key).isdecimal() else key
 
 
-def _has_place(holder: Any, key: str) -> bool:
+def _has_place(holder: Any, key: str | int) -> bool:
     """Whether a value can stand at a key: in a list, at an index up to its end."""
-    return isinstance(holder, dict) or (isinstance(holder, list) and key.isdecimal() and int(key) <= len(holder))
+    return isinstance(holder, dict) or (isinstance(holder, list) and str(key).isdecimal() and int(key) <= len(holder))
 
 
 def is_mapping(reader: Reader | None) -> bool:
