@@ -15,14 +15,13 @@ import pytest
 from hypothesis import given, settings
 
 import declax as dx
-from config.spec_models import Model
-from config.test_spec_properties import models
+from config.record_models import Model, models
 from declax.config._files.formats import FORMATS
 
 _AGAIN = """
 import json, sys
 import declax as dx
-from config.spec_models import Model
+from config.record_models import Model
 for record in json.load(sys.stdin):
     print(dx.spec_from_config(Model, record).fingerprint())
 """
@@ -45,7 +44,7 @@ def check(spec: dx.Spec[Any]) -> dict[str, Any]:
     return record
 
 
-@given(models())
+@given(models)
 def test_random_specs_are_written_in_each_format(spec):
     check(spec)
 
@@ -56,7 +55,7 @@ def campaign(count: int) -> tuple[tuple[dx.Spec[Any], str], ...]:
     found: list[tuple[dx.Spec[Any], str]] = []
 
     @settings(max_examples=count, derandomize=True, database=None, deadline=None)
-    @given(models())
+    @given(models)
     def collect(spec: dx.Spec[Any]) -> None:
         found.append((spec, json.dumps(check(spec))))
 
