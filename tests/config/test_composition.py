@@ -339,3 +339,16 @@ def test_origins_of_all_values(capsys):
     ) in lines
     assert "optimizer.kind = 'lion'  optimizer/lion.toml:1:1" in lines
     assert any(line.startswith("warmup = 200  command line: ") and line.endswith("= steps // 10") for line in lines)
+
+
+def test_an_alternative_that_a_word_replaced_is_told(capsys):
+    """Also where no table changed it."""
+    (line,) = (line for line in origins("base.toml", "optimizer=lion", capsys=capsys) if line.startswith("optimizer ="))
+    assert "replaced 'adamw' (base.toml:3:1); or" in line
+    (line,) = (line for line in origins("base.toml", "cluster.toml", capsys=capsys) if line.startswith("optimizer ="))
+    assert "replaced" not in line
+
+
+def origins(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["show", f"{__file__}:Train", *words, "--origins"]) == 0
+    return capsys.readouterr().out.splitlines()

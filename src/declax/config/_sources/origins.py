@@ -71,7 +71,7 @@ def _alternative(configuration: Configuration, path: Path) -> ValueOrigin:
     field = path if said_by.source.file is None else tuple(key for key in said_by.path if key != USE)
     others = configuration.files.names(field, said_by.source)
     name = document.file and document.file.rpartition("/")[2].rpartition(".")[0]
-    replaced = _replaced(configuration, (*path, USE))
+    replaced = _replaced(configuration, path) + _replaced(configuration, (*path, USE))
     known = tuple(other for other in others if other != name)
     return ValueOrigin(path_text(path), f"alternative {name!r}", str(said_by.place), None, replaced, known)
 
