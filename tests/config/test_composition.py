@@ -346,3 +346,16 @@ def test_origins_of_all_values(capsys):
 def test_a_slice_in_a_word_is_refused(capsys):
     assert main(["check", f"{__file__}:Train", "base.toml", "rates[0:1]=3"]) != 0
     assert "a path has an index or a star, and no slice" in capsys.readouterr().err
+
+
+def test_an_alternative_that_a_word_replaced_is_told(capsys):
+    """Also where no table changed it."""
+    (line,) = (line for line in origins("base.toml", "optimizer=lion", capsys=capsys) if line.startswith("optimizer ="))
+    assert "replaced 'adamw' (base.toml:3:1); or" in line
+    (line,) = (line for line in origins("base.toml", "cluster.toml", capsys=capsys) if line.startswith("optimizer ="))
+    assert "replaced" not in line
+
+
+def origins(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["show", f"{__file__}:Train", *words, "--origins"]) == 0
+    return capsys.readouterr().out.splitlines()

@@ -618,3 +618,19 @@ def test_processes_of_one_program_have_one_run(folder: Path):
     assert status != 0
     assert "these processes make one run, and are not connected yet" in said
     assert len(folders_in(Path("runs"))) == 1
+
+
+@dataclasses.dataclass
+class Following:
+    steps: int = 100
+    warmup: int = 10
+
+
+def test_a_record_keeps_what_values_follow(folder: Path):
+    (folder / "base.toml").write_text('steps = 50\nwarmup = { "$value" = "steps // 10" }\n')
+    with pytest.raises(KeyboardInterrupt), begun("base.toml", target=Following) as run:
+        raise KeyboardInterrupt
+    assert run.config.warmup == 5
+    again = completed("--resume", run.name, "steps=200", target=Following)
+    assert (again.config.steps, again.config.warmup) == (200, 20)
+    assert completed("--rerun", run.name, target=Following).config.warmup == 20

@@ -28,6 +28,7 @@ from declax.config._reading.part_readers import (
 )
 from declax.config._reading.readers import TUPLE, Context, DtypeReader, Reader, entries, is_list
 from declax.config._refs import keys_of, where, with_items
+from declax.config._sources.keys import VALUE
 from declax.config._supplied import Supplied, value_of
 from declax.config.problems import KIND, REF, Path, path_text
 from declax.config.registry import registered_name
@@ -197,6 +198,19 @@ def _order(item: Any) -> tuple[str, Any]:
     """The sort key of the items of a set, so that equal sets are written alike."""
     is_ordered = type(item) in (bool, int, float, str)
     return type_name(type(item)), item if is_ordered else item.name if isinstance(item, enum.Enum) else repr(item)
+
+
+def with_expressions(data: dict[str, Any], followed: Mapping[Path, str]) -> dict[str, Any]:
+    """The data of a record in which values follow others as they did in its sources, by their paths."""
+    for path, text in followed.items():
+        holder: Any = data
+        for key in path[:-1]:
+            is_index = isinstance(holder, list) and isinstance(key, int) and key < len(holder)
+            holder = holder[key] if is_index else holder.get(key) if isinstance(holder, dict) else None
+        is_item = isinstance(holder, list) and isinstance(path[-1], int) and path[-1] < len(holder)
+        if is_item or (isinstance(holder, dict) and path[-1] in holder):
+            holder[path[-1]] = {VALUE: text}
+    return data
 
 
 # --- what class bodies compute ------------------------------------------------------

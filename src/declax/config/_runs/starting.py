@@ -13,7 +13,7 @@ from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error, write
 from declax.config._cli.runs import ReadRun, read_runs
 from declax.config._cli.sources import documents_of
-from declax.config._files.formats import read_document
+from declax.config._files.formats import FORMATS, read_document
 from declax.config._reading.parameters import parameters_of, target_name
 from declax.config._runs.changed import warn_of_changed
 from declax.config._runs.commands import check_launched
@@ -35,7 +35,8 @@ from declax.config._runs.sweeping import Launch, known_runs
 from declax.config._runs.teams import agreed, team_of_process
 from declax.config._sources.loading import Loading
 from declax.config._sources.sweeps import GRID, Plan
-from declax.config.loading import config_text, to_config
+from declax.config._writing import plain_data, with_expressions
+from declax.config.loading import to_config
 from declax.config.schema import json_schema
 from declax.config.specs import Spec
 from declax.errors import ConfigError
@@ -204,7 +205,7 @@ def prepare(runs: Sequence[ReadRun], request: Request, older: RunFolder | None) 
         about["rerun_of"] = older.path.name
     made: list[RunFolder] = []
     for run in runs:
-        suffix, text = exact_record(run.spec, request.extra)
+        suffix, text = exact_record(run, request.extra)
         fingerprint = run.spec.fingerprint()
         own = {
             "fingerprint": fingerprint,
@@ -216,12 +217,16 @@ def prepare(runs: Sequence[ReadRun], request: Request, older: RunFolder | None) 
     return made
 
 
-def exact_record(spec: Spec[Any], extra: tuple[Any, ...]) -> tuple[str, str]:
-    """The suffix and text of the exact record: TOML, or JSON if TOML cannot say it."""
+def exact_record(run: ReadRun, extra: tuple[Any, ...]) -> tuple[str, str]:
+    """The suffix and text of the exact record: TOML, or JSON if TOML cannot say it.
+
+    Values that follow others keep their expressions, so that they follow what a later word changes.
+    """
+    data = with_expressions(plain_data(run.spec, full=True, extra=extra), run.configuration.followed)
     try:
-        return ".toml", config_text(spec, ".toml", full=True, extra=extra)
+        return ".toml", FORMATS[".toml"].write(data)
     except ConfigError:
-        return ".json", config_text(spec, ".json", full=True, extra=extra)
+        return ".json", FORMATS[".json"].write(data)
 
 
 def _resumed(folder: RunFolder, request: Request, output: Output) -> Run[Any] | None:
@@ -241,7 +246,7 @@ def _resumed(folder: RunFolder, request: Request, output: Output) -> Run[Any] | 
     lock = folder.lock()
     warn_of_changed(folder, alone, request.target, request.extra, request.env)
     if is_changed:
-        folder.keep_record(*exact_record(spec, request.extra))
+        folder.keep_record(*exact_record(found[0], request.extra))
         folder.update(
             fingerprint=spec.fingerprint(),
             words=_merged(about["words"], found[0].words),

@@ -27,7 +27,7 @@ from declax.config._sources.words import ANYWHERE, Run, Word
 from declax.config._supplied import Supplied, value_of
 from declax.config._writing import COMPUTED, computed_data
 from declax.config.problems import Path, Place, Problem, Report, path_text, shown
-from declax.errors import ConfigError, ConfigWarning
+from declax.errors import ConfigError, ConfigWarning, shortened
 
 _NO_WORDS: Final = Run("", ())
 
@@ -241,7 +241,7 @@ def _told(problem: Problem, configuration: Configuration) -> Problem:
     text = configuration.followed.get(problem.path)
     if text is None or problem.got is None:
         return problem
-    return dataclasses.replace(problem, got=f"{problem.got}, the value of {text}")
+    return dataclasses.replace(problem, got=f"{problem.got}, the value of {shortened(text, 100)}")
 
 
 def with_supplied(found: Any, configuration: Configuration) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from declax.config._sources.composing import Configuration
 from declax.config._sources.keys import USE
 from declax.config.problems import Path, path_text, shown
+from declax.errors import shortened
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class ValueOrigin:
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        further = [f"= {self.follows}"] if self.follows else []
+        further = [f"= {shortened(self.follows, 100)}"] if self.follows else []
         further += [f"replaced {one}" for one in self.replaced]
         further += [f"or {', '.join(self.others)}"] if self.others else []
         return "; ".join([f"{self.path} = {self.value}  {self.place}", *further])
@@ -60,7 +61,7 @@ def _origins(configuration: Configuration, path: Path, value: Any) -> Iterator[V
     else:
         supplied = configuration.supplied.get(path)
         text = "a secret" if path in configuration.secrets else shown(value)
-        follows = configuration.followed.get(path) or (str(dict(supplied)) if supplied else None)
+        follows = configuration.followed.get(path, str(dict(supplied)) if supplied else None)
         place = str(configuration.place_of(path)) or "data"
         yield ValueOrigin(path_text(path), text, place, follows, _replaced(configuration, path))
 
@@ -71,7 +72,7 @@ def _alternative(configuration: Configuration, path: Path) -> ValueOrigin:
     field = path if said_by.source.file is None else tuple(key for key in said_by.path if key != USE)
     others = configuration.files.names(field, said_by.source)
     name = document.file and document.file.rpartition("/")[2].rpartition(".")[0]
-    replaced = _replaced(configuration, (*path, USE))
+    replaced = _replaced(configuration, path) + _replaced(configuration, (*path, USE))
     known = tuple(other for other in others if other != name)
     return ValueOrigin(path_text(path), f"alternative {name!r}", str(said_by.place), None, replaced, known)
 

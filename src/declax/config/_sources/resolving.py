@@ -251,7 +251,7 @@ class Following:
             config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error}"), origin)
         else:
             config.place(path, copied(value), origin)
-            config.followed[path] = _cut(text)
+            config.followed[path] = text
         self._readers.pop(path)
 
     def _value_at(self, written: str, at: Path) -> Any:
