@@ -181,8 +181,8 @@ assert len(results) == 6
 assert max(results.values()) > 0.8
 
 # %% [markdown]
-# A *fingerprint* identifies a configuration with all its values, also defaults. It is the same in every process, however the
-# values were given, so it can name the folder of a run.
+# A *fingerprint* identifies a configuration with all its values, also defaults. It is the same in every process, however
+# the values were given, so it can name the folder of a run.
 
 # %% mystnb={"image": {"alt": "Bars: accuracy rises with the size and the learning rate", "width": "80%"}}
 figure, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
@@ -193,8 +193,8 @@ axis.invert_yaxis()
 # %% [markdown]
 # ## Keep the configuration
 #
-# A spec of the run can be written next to its results. `full=True` writes the exact record: all defaults, and the sizes that
-# the class bodies compute (`$computed`), so that the file keeps its meaning if the code changes.
+# A spec of the run can be written next to its results. `full=True` writes the exact record: all defaults, and the sizes
+# that the class bodies compute (`$computed`), so that the file keeps its meaning if the code changes.
 
 # %%
 best = max(dx.cli(Run, words, default=file, sweep=True), key=lambda each: results[each.name])

@@ -290,6 +290,8 @@ def test_words_for_each_part_of_a_class():
     assert spec["model"].build(rngs=dx.Rngs(0)).blocks[1].feed.up.kernel.shape == (16, 3)
     assert spec == read("base.toml", {"model": {"blocks": {"feed": {"hidden": 3}}}})
     assert read("base.toml", "**.use_bias=false")["model.blocks.0.feed.up"].arguments["use_bias"] is False
+    assert "there is no part of this class: Fed" in problems("base.toml", "**.Fed.hidden=3")
+    assert "there is no part with this argument: hiden" in problems("base.toml", "**.hiden=3")
     assert "did you mean 'Feed'?" in problems("base.toml", "**.Fed.hidden=3")
     assert "hiden" in problems("base.toml", "**.Feed.hiden=3")
 
@@ -352,3 +354,8 @@ def test_an_alternative_that_a_word_replaced_is_told(capsys):
 def origins(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert main(["show", f"{__file__}:Train", *words, "--origins"]) == 0
     return capsys.readouterr().out.splitlines()
+
+
+def test_a_slice_in_a_word_is_refused(capsys):
+    assert main(["check", f"{__file__}:Train", "base.toml", "rates[0:1]=3"]) != 0
+    assert "a path has an index or a star, and no slice" in capsys.readouterr().err

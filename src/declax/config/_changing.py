@@ -41,9 +41,9 @@ def paths_meant(spec: SpecData, path: Path) -> list[Path]:
         found = [(*part.path, name) for part in parts if name in part.spec.parameters.by_name]
     if not found:
         known = {target_name(part.spec.target).rpartition(".")[2] for part in parts}
-        noun = "of this class" if rest else "with this argument"
+        problem = "there is no part of this class" if rest else "there is no part with this argument"
         expected = ", ".join(sorted(known))
-        raise ConfigError(str(name), f"there is no part {noun}", expected=expected, fix=did_you_mean(str(name), known))
+        raise ConfigError(str(name), problem, expected=expected, fix=did_you_mean(str(name), known))
     return found
 
 

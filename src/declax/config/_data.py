@@ -461,7 +461,9 @@ def _default_key(parameter: Parameter, reader: Reader | None) -> Hashable:
     return MISSING if default is MISSING else key_of(default)
 
 
+@functools.lru_cache(maxsize=65536)
 def frozen_default(parameter: Parameter, reader: Reader | None) -> Any:
+    """A default as a spec holds it; an expression as it is; MISSING if there is none. Cached, as its key is."""
     if parameter.is_required or isinstance(parameter.default, Expression):
         return parameter.default
     is_made = parameter.default_factory is not None or parameter.default is not MISSING

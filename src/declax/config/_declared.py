@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from declax._fields.call import OPERATIONS, Call, Environment, Term, attribute, evaluate, has_expression, walk
@@ -23,11 +23,13 @@ _PLAIN: Final = ("builtins", "math", "operator", "_operator")
 class ClassBodyScope(Environment):
     """The values of the names in a class body, for the arguments of a spec; calls of classes give specs."""
 
-    def __init__(self, owner: SpecData, shown: Callable[[Any], Any] = shown_value) -> None:
+    def __init__(
+        self, owner: SpecData, shown: Callable[[Any], Any] = shown_value, full: Mapping[str, Any] | None = None
+    ) -> None:
         known = computed_fields(owner.target) or maker_of(owner.target).expressions
         self.parts = {name: expressions[0] for name, expressions in known.items()}
         self._names = {id(expression): n for n, expressions in known.items() for expression in expressions}
-        self._given = {name: shown(value) for name, value in owner.full_arguments.items()}
+        self._given = {name: shown(value) for name, value in (full or owner.full_arguments).items()}
         self._read: dict[str, Any] = {}
         self._open: set[str] = set()
 
@@ -98,8 +100,9 @@ def exact_arguments(spec: SpecData) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     if isinstance(spec.target, DeclaredPart):
         return dict(spec.arguments), {}
-    scope = ClassBodyScope(spec, lambda value: value)  # what follows a supplied value remains an expression
-    said = {name: value for name, value in spec.full_arguments.items() if not _is_computed(value)}
+    full = spec.full_arguments
+    scope = ClassBodyScope(spec, lambda value: value, full)  # what follows a supplied value remains an expression
+    said = {name: value for name, value in full.items() if not _is_computed(value)}
     made = {name: scope.read(name) for name in scope.parts if name not in said and name != RNGS}
     return said, {name: value for name, value in made.items() if not isinstance(value, Declaration)}
 

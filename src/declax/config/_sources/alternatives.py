@@ -15,7 +15,7 @@ from declax.errors import ConfigError
 MAX_FILES: Final = 1000
 """How often one configuration may name alternatives, since each may name several others."""
 
-_MAX_BYTES: Final = 4 * MAX_BYTES
+_MAX_BYTES: Final = MAX_BYTES
 """The size of all of them, each as often as it is named."""
 
 _MAX_CHAIN: Final = 32

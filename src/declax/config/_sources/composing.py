@@ -11,9 +11,9 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from declax._fields.specifiers import Notes
-from declax.config._files.documents import MAX_DEPTH, Document
-from declax.config._reading.part_readers import CallReader, ChoiceReader, choices_at
-from declax.config._reading.readers import Reader
+from declax.config._files.documents import MAX_DEPTH, TOO_DEEP, Document
+from declax.config._reading.part_readers import CallReader, ChoiceReader, UnionReader, choices_at
+from declax.config._reading.readers import MappingReader, Reader, WrappingReader
 from declax.config._sources.alternatives import Alternatives
 from declax.config._sources.keys import USE, is_value
 from declax.config._sources.words import INSERT, REMOVE, SET, Word
@@ -56,7 +56,7 @@ class Replaced:
     is_dropped: bool = False
 
     def __str__(self) -> str:
-        return f"{path_text(self.path)} ({self.place}) was dropped by {self.by}"
+        return f"{path_text(self.path)} ({told_place(self.place)}) was dropped by {told_place(self.by)}"
 
 
 class _Item(NamedTuple):
@@ -64,6 +64,11 @@ class _Item(NamedTuple):
 
     value: Any
     origins: dict[Path, Origin]
+
+
+def told_place(place: Place) -> str:
+    """A place in the middle of a sentence; data from Python has none."""
+    return str(place) or "data from Python"
 
 
 class Configuration:
@@ -172,6 +177,9 @@ class Configuration:
         origin = Origin(Document(word.origin, value), (), _RANK_OF_WORDS)
         if () not in self._origins:
             self.place((), self.data, Origin(Document(None, {}), (), 0))
+        if len(word.path) > MAX_DEPTH:
+            self._refuse(word.path, TOO_DEEP, origin)
+            return
         paths = list(self._selected((), self.data, word, origin))
         for path in paths if word.action == SET else reversed(paths):  # so that no index changes before its turn
             self._apply(word, path, value, origin)
@@ -187,8 +195,10 @@ class Configuration:
         """Whether a source says a value at a path, given as texts."""
         return self.value_at(path) is not None
 
-    def put_recorded(self, path: Path, value: Any, record: Document, pointers: Collection[str]) -> None:
+    def put_recorded(self, path: Path, value: Any, record: Document, pointers: Collection[str]) -> bool:
         """Puts a value of an exact record where the code would compute it; makes missing tables and lists on the way.
+
+        Returns whether there is such a place: an item of a list may come after the last one only.
 
         Args:
           path: of the value, with the indices of lists as texts.
@@ -200,12 +210,17 @@ class Configuration:
         origin = Origin(record, (), 1)
         at: Path = ()
         for key, below in itertools.pairwise(path):
+            if not _has_place(self.at(at), key):
+                return False
             at = (*at, _step(self.at(at), key))
             if not isinstance(_item(self.at(at[:-1]), at[-1]), (dict, list)):
                 prefix = "/".join(("", *map(str, at), ""))
                 count = len({pointer.removeprefix(prefix).split("/")[0] for pointer in pointers if prefix in pointer})
                 self.place(at, [{} for _ in range(count)] if str(below).isdecimal() else {}, origin)
+        if not _has_place(self.at(at), path[-1]):
+            return False
         self.place((*at, _step(self.at(at), path[-1])), copied(value), origin)
+        return True
 
     def copy(self) -> Configuration:
         """The same sources, of which changes leave this one as it is."""
@@ -441,8 +456,11 @@ class Configuration:
     def field_of(self, path: Path) -> tuple[Path, Document]:
         """The field whose alternative is named at a path, and the source: as a path in that if it is a file."""
         origin = self.known_origin(path)
-        inside = path if origin.source.file is None else origin.path
-        return tuple(key for key in inside if key != USE), origin.source
+        at = path[:-1] if path[-1:] == (USE,) else path
+        inside = at if origin.source.file is None else tuple(key for key in origin.path if key != USE)
+        while at and inside and (isinstance(at[-1], int) or is_mapping(self.reader_at(at[:-1]))):
+            at, inside = at[:-1], inside[:-1]  # items and entries have the alternatives of their field
+        return inside, origin.source
 
     def call_at(self, reader: Reader | None, path: Path, table: Any) -> CallReader | None:
         """The reader of the arguments in a table; None if its class is not known."""
@@ -489,6 +507,20 @@ def copied(value: Any, depth: int = 0) -> Any:
 def _step(holder: Any, key: Any) -> Any:
     """A key of a table, or the index of a list that a text is."""
     return int(key) if isinstance(holder, list) and str(key).isdecimal() else key
+
+
+def _has_place(holder: Any, key: str) -> bool:
+    """Whether a value can stand at a key: in a list, at an index up to its end."""
+    return isinstance(holder, dict) or (isinstance(holder, list) and key.isdecimal() and int(key) <= len(holder))
+
+
+def is_mapping(reader: Reader | None) -> bool:
+    """Whether the keys of a table are no fields."""
+    while isinstance(reader, WrappingReader):
+        reader = reader.reader
+    if isinstance(reader, UnionReader):
+        return any(map(is_mapping, reader.members))
+    return isinstance(reader, MappingReader)
 
 
 def takes_alternatives(reader: Reader | None) -> bool:

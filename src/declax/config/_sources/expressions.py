@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from declax.errors import ConfigError
-
 MAX_TOKENS: Final = 200
 MAX_BITS: Final = 128
 """The size of ints, also of intermediate ones."""
@@ -31,9 +29,8 @@ _LEVELS: Final = (_SUMS, _PRODUCTS)
 _BOOLS: Final = {"true": True, "True": True, "false": False, "False": False}
 
 
-def no_value(problem: str) -> ConfigError:
-    """What is wrong with an expression."""
-    return ConfigError("the expression", problem)
+class NoValueError(Exception):
+    """What is wrong with an expression, for people."""
 
 
 def tokens_of(text: str) -> list[tuple[str, str]]:
@@ -47,11 +44,11 @@ def tokens_of(text: str) -> list[tuple[str, str]]:
     while end < len(text):
         token = _TOKEN.match(text, end)
         if token is None:
-            raise no_value(f"{text[end : end + 20].strip()!r} is no number, path or sign")
+            raise NoValueError(f"{text[end : end + 20].strip()!r} is no number, path or sign")
         found.append((str(token.lastgroup), token[str(token.lastgroup)]))
         end = token.end()
         if len(found) > MAX_TOKENS:
-            raise no_value(f"it has more than {MAX_TOKENS} tokens")
+            raise NoValueError(f"it has more than {MAX_TOKENS} tokens")
     return found
 
 
@@ -63,13 +60,13 @@ def evaluate(text: str, value_at: Callable[[str], Any]) -> Any:
       value_at: gives the value at a path. A path alone may have a value of any type.
 
     Raises:
-      ConfigError: the expression cannot be parsed or computed.
+      NoValueError: the expression cannot be parsed or computed.
 
     >>> evaluate("dim * 4 // heads", {"dim": 8, "heads": 3}.__getitem__)
     10
     >>> evaluate("2 ** 200", dict)
     Traceback (most recent call last):
-    declax.errors.ConfigError: the expression: a number has more than 128 bits. [config]
+    declax.config._sources.expressions.NoValueError: a number has more than 128 bits
     """
     tokens = tokens_of(text)
     if len(tokens) == 1 and tokens[0][0] == "path" and tokens[0][1] not in _BOOLS:
@@ -77,7 +74,7 @@ def evaluate(text: str, value_at: Callable[[str], Any]) -> Any:
     parser = _Parser(tokens, value_at)
     found = parser.comparison(0)
     if parser.next is not None:
-        raise no_value(f"{parser.next!r} does not fit here")
+        raise NoValueError(f"{parser.next!r} does not fit here")
     return found
 
 
@@ -132,9 +129,9 @@ class _Parser:
 
     def _atom(self, depth: int) -> Any:
         if self.next is None:
-            raise no_value("it ends too early")
+            raise NoValueError("it ends too early")
         if depth > _MAX_DEPTH:
-            raise no_value(f"it is nested more than {_MAX_DEPTH} levels deep")
+            raise NoValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
         kind, text = self._tokens[self._i]
         self._i += 1
         if kind == "number":
@@ -142,10 +139,10 @@ class _Parser:
         if kind == "path":
             return _BOOLS[text] if text in _BOOLS else _operand(text, self._value_at(text))
         if text != "(":
-            raise no_value(f"{text!r} does not fit here")
+            raise NoValueError(f"{text!r} does not fit here")
         found = self.comparison(depth + 1)
         if self.next != ")":
-            raise no_value("a ) is missing")
+            raise NoValueError("a ) is missing")
         self._i += 1
         return found
 
@@ -153,16 +150,15 @@ class _Parser:
 def _number(text: str) -> int | float:
     try:
         is_int = text.replace("_", "").isdecimal() and len(text) < 60
-        found: int | float = int(text) if is_int else float(text)
+        found: int | float = _bounded(int(text) if is_int else float(text))
     except ValueError:
-        raise no_value(f"{text!r} is not a number") from None
-    bounded: int | float = _bounded(found)
-    return bounded
+        raise NoValueError(f"{text!r} is not a number") from None
+    return found
 
 
 def _operand(path: str, value: Any) -> Any:
     if not isinstance(value, (int, float)):
-        raise no_value(f"{path} is {type(value).__name__}, and not a number")
+        raise NoValueError(f"{path} is {type(value).__name__}, and not a number")
     return value
 
 
@@ -170,21 +166,21 @@ def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     try:
         return _bounded(compute(left, right))
     except ArithmeticError as error:
-        raise no_value(str(error)) from None
+        raise NoValueError(str(error)) from None
 
 
 def _bounded_power(base: Any, exponent: Any) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > 2 * MAX_BITS:
-        raise no_value(f"a number has more than {MAX_BITS} bits")
+        raise NoValueError(f"a number has more than {MAX_BITS} bits")
     found = base**exponent
     if isinstance(found, complex):
-        raise no_value("a root of a negative number")
+        raise NoValueError("a root of a negative number")
     return found
 
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise no_value(f"a number has more than {MAX_BITS} bits")
+        raise NoValueError(f"a number has more than {MAX_BITS} bits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise no_value("a number is out of the range of floats")
+        raise NoValueError("a number is out of the range of floats")
     return value

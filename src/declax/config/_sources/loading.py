@@ -14,7 +14,7 @@ from declax._typing import MISSING
 from declax.config._building import checked_refs
 from declax.config._changing import paths_meant
 from declax.config._data import FrozenList, Ref, SpecData, freeze
-from declax.config._files.documents import Document
+from declax.config._files.documents import MAX_DEPTH, Document
 from declax.config._reading.catalog import catalog_for
 from declax.config._reading.parameters import target_name
 from declax.config._reading.readers import INVALID, Context
@@ -87,7 +87,7 @@ class Loading:
         recorded: Mapping[str, Any] = {}
         for index, source in enumerate(sources or [Document(None, {})]):
             if index == 0 and isinstance(source.data, Mapping) and isinstance(source.data.get(COMPUTED), Mapping):
-                recorded = source.data[COMPUTED]
+                recorded = {key: value for key, value in source.data[COMPUTED].items() if _is_pointer(key)}
                 source = _without_computed(source)
             configuration.add(without_sweep(source))  # one run is read, of which `take_sweeps` has made words
         for word, value in words:
@@ -169,9 +169,13 @@ class Loading:
             settable = {p: v for p, v in changed.items() if p not in told and configuration.reader_at(_keys(p))}
             if not settable:
                 raise self._not_kept(changed, now, configuration, record)
+            unplaced: dict[str, Any] = {}
             for pointer, value in settable.items():
                 told[pointer] = f"  {path_text(_keys(pointer))}: {shown(value)}, and not {shown(now.get(pointer))}"
-                configuration.put_recorded(_keys(pointer), value, record, recorded)
+                if not configuration.put_recorded(_keys(pointer), value, record, recorded):
+                    unplaced[pointer] = value
+            if unplaced:
+                raise self._not_kept(unplaced, now, configuration, record)
             found = self._read(configuration)
             now = computed_data(found, self.catalog) | {pointer: kept[pointer] for pointer in told}
         if told:
@@ -204,9 +208,21 @@ def _keys(pointer: str) -> tuple[str, ...]:
     return Ref(pointer).keys
 
 
+def _is_pointer(key: object) -> bool:
+    return isinstance(key, str) and len(key) > 1 and key.startswith("/") and key.count("/") <= MAX_DEPTH
+
+
 def _without_computed(source: Document) -> Document:
-    data = {key: value for key, value in source.data.items() if key != COMPUTED}  # type: ignore[attr-defined]  # it is a table
-    return dataclasses.replace(source, data=data)
+    """A record without its computed values; pointers that are wrong are among its problems."""
+    data: Any = source.data
+    wrong = [
+        Problem("recorded", (COMPUTED, str(key)), "not a path of a value", '"/model/hidden"', shown(key))
+        for key in data[COMPUTED]
+        if not _is_pointer(key)
+    ]
+    placed = [dataclasses.replace(problem, place=source.place_of(problem.path)) for problem in wrong]
+    rest = {key: value for key, value in data.items() if key != COMPUTED}
+    return dataclasses.replace(source, data=rest, problems=[*source.problems, *placed])
 
 
 def _refused(run: Run, error: ConfigError) -> set[str | None]:

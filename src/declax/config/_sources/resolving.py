@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from declax._fields.call import has_expression
+from declax._fields.overrides import DeclaredPart
 from declax._fields.specifiers import Notes
 from declax.config._data import SpecData, thaw
 from declax.config._declared import names_needed
@@ -16,8 +17,8 @@ from declax.config._files.documents import MAX_DEPTH, Document
 from declax.config._reading.part_readers import AnyReader, CallReader, UnionReader
 from declax.config._reading.readers import INVALID, Context, MappingReader, Reader, TypedDictReader, WrappingReader
 from declax.config._refs import get
-from declax.config._sources.composing import Configuration, Origin, copied, takes_alternatives
-from declax.config._sources.expressions import evaluate, no_value
+from declax.config._sources.composing import Configuration, Origin, copied, is_mapping, takes_alternatives, told_place
+from declax.config._sources.expressions import NoValueError, evaluate
 from declax.config._sources.keys import ENV, FILE, USE, VALUE
 from declax.config._sources.words import other_reading, value_of
 from declax.config.problems import KIND, REF, Path, Problem, did_you_mean, path_text, shown, steps_of
@@ -81,7 +82,8 @@ class _Resolving:
             return
         value = config.at(path)
         for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-            self.visit((*path, key), config.reader_below(reader, path, value, key), outer)
+            if isinstance(value[key], (str, dict, list)):
+                self.visit((*path, key), config.reader_below(reader, path, value, key), outer)
 
     def _file_at(self, path: Path) -> tuple[str, ...]:
         file = self.configuration.known_origin(path).source.file
@@ -94,6 +96,8 @@ class _Resolving:
         self.is_changed = True
         found = config.files.find(name, field, source, outer if source.file in outer else ())  # which it may be part of
         refused = config.files.charge(found) if isinstance(found, Document) else None
+        if said and isinstance(found, Document) and not isinstance(found.data, dict):
+            refused = f"{found.name} is no table, so that other keys cannot stand beside it"
         if refused is not None:
             found = Problem("alternative", path, refused, place=origin.place)
         if isinstance(found, Problem):
@@ -106,7 +110,7 @@ class _Resolving:
         config.place(path, copied(found.data), Origin(found, (), origin.rank))
         names = self._names_at(path)
         for key, item in said.items():
-            before = origins.get((key,), config.known_origin(path))
+            before = _nearest(origins, (key,))
             if before.rank < origin.rank and names is not None and key not in names:
                 config.note((*path, key), item, before, origin, is_dropped=True)
             else:
@@ -187,7 +191,8 @@ def _fitting(text: str, reader: Reader | None) -> Any:
 
 
 def _nearest(origins: Mapping[Path, Origin], path: Path) -> Origin:
-    end = next(end for end in range(len(path), -1, -1) if path[:end] in origins)  # the table itself has one
+    """The origin of a value, or of the nearest table around it; the root has one."""
+    end = next(end for end in range(len(path), -1, -1) if path[:end] in origins)
     return origins[path[:end]].below(path[end:])
 
 
@@ -240,10 +245,10 @@ class Following:
         text = table[VALUE]
         try:
             if not isinstance(text, str) or len(table) > 1:
-                raise no_value('expected { "$value" = "model.dim * 4" } and no other key')
+                raise NoValueError('expected { "$value" = "model.dim * 4" } and no other key')
             value = evaluate(text, lambda written: self._value_at(written, path))
-        except ConfigError as error:
-            config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error.problem}"), origin)
+        except NoValueError as error:
+            config.break_at(path, Problem("value", path, f"{shown(text)} has no value: {error}"), origin)
         else:
             config.place(path, copied(value), origin)
             config.followed[path] = _cut(text)
@@ -254,11 +259,11 @@ class Following:
         name = written.lstrip(".")
         levels = len(written) - len(name)
         if levels > len(at):
-            raise no_value(f"{_cut(written)} has more dots than there are tables around it")
+            raise NoValueError(f"{_cut(written)} has more dots than there are tables around it")
         keys = (*at[: len(at) - levels], *(steps_of(name) or ())) if levels else steps_of(name) or ()
         found = self._find(tuple(map(str, keys)), _cut(written))
-        if isinstance(found, (dict, SpecData)):
-            raise no_value(f"{_cut(written)} is a table; $ref shares a part")
+        if isinstance(found, (dict, SpecData, DeclaredPart)):
+            raise NoValueError(f"{_cut(written)} is a table; $ref shares a part")
         return found
 
     def _find(self, keys: tuple[str, ...], written: str) -> Any:
@@ -266,12 +271,18 @@ class Following:
         config = self.configuration
         path: Path = ()
         holder, reader = config.data, config.reader
-        for size, key in enumerate(keys):
+        levels: list[tuple[Path, Reader]] = []
+        for key in keys:
+            if isinstance(holder, dict) and REF in holder and not is_mapping(reader):
+                raise NoValueError(f"{written} leads through the reference at {path_text(path)}; name the part itself")
+            levels.append((path, reader))
+            if not isinstance(holder, (dict, list)):
+                raise NoValueError(f"there is no {written}")
             step = _step(holder, key)
             if (*path, key if step is None else step) in config.broken:
-                raise no_value(f"{written} has none either")
+                raise NoValueError(f"{written} has none either")
             if step is None:
-                return self._default(path, reader, keys[size:], written)
+                return self._default(levels, keys, written)
             path, reader = (*path, step), config.reader_below(reader, path, holder, step) or reader
             self._need(path)
             holder = holder[step]
@@ -283,36 +294,34 @@ class Following:
             return
         if path in self._open:
             circle = [*self._open][[*self._open].index(path) :]
-            places = [f"{path_text(at)} ({self.configuration.place_of(at)})" for at in circle[:_MOST_TOLD]]
+            places = [f"{path_text(at)} ({told_place(self.configuration.place_of(at))})" for at in circle[:_MOST_TOLD]]
             places += [f"and {len(circle) - _MOST_TOLD} more"] if len(circle) > _MOST_TOLD else []
-            raise no_value(f"the values follow each other in a circle: {', '.join(places)}")
+            raise NoValueError(f"the values follow each other in a circle: {', '.join(places)}")
         raise _NeededError(path)
 
-    def _default(self, path: Path, reader: Reader, keys: tuple[str, ...], written: str) -> Any:
-        """A value that a class supplies to its table."""
+    def _default(self, levels: Sequence[tuple[Path, Reader]], keys: tuple[str, ...], written: str) -> Any:
+        """A value that a class supplies: that of its table, or of the table around what its body declares."""
         config = self.configuration
-        holder = config.at(path)
-        call = config.call_at(reader, path, holder) if isinstance(holder, dict) else None
-        if call is None:
-            raise no_value(f"there is no {written}")
-        at = (*path, *keys)
-        if at not in self._defaults:
-            self._defaults[at] = self._of_class(call, path, keys, written)
-        return self._defaults[at]
+        if keys not in self._defaults:
+            for path, reader in reversed(levels):
+                call = config.call_at(reader, path, config.at(path))
+                if call is not None and not isinstance(call.target, DeclaredPart):
+                    self._defaults[keys] = self._of_class(call, path, keys[len(path) :], written)
+                    break
+            else:
+                raise NoValueError(f"there is no {written}")
+        return self._defaults[keys]
 
     def _of_class(self, call: CallReader, path: Path, keys: tuple[str, ...], written: str) -> Any:
         parameter = call.parameters.get(keys[0])
-        if (
-            parameter is not None
-            and len(keys) == 1
-            and not (parameter.is_required or has_expression(parameter.default))
-        ):
-            return parameter.make_default()
+        if parameter is not None and len(keys) == 1 and not parameter.is_required:
+            value = parameter.make_default()
+            if value is None or isinstance(value, (bool, int, float, str)):  # it follows nothing
+                return value
         size = len(path)
         inner = [at for at in self._readers if at[:size] == path]
-        needed = names_needed(call.target, keys[0])
         for at in inner:
-            if at[size] in needed:
+            if self._is_needed(call, path, keys, at[size:]):
                 self._need(at)
         table = _without(self.configuration.at(path), [at[size:] for at in inner])
         found = call.read(table, path, Context(catalog=call.catalog), {})
@@ -328,8 +337,23 @@ class Following:
             parameter = None
         if parameter is None:
             hint = did_you_mean(keys[0], call.parameters.by_name)
-            raise no_value(f"there is no {written}" + (f"; {hint}" if hint else ""))
-        raise no_value(f"{written} is a default of a table in which something is wrong")
+            raise NoValueError(f"there is no {written}" + (f"; {hint}" if hint else ""))
+        raise NoValueError(f"{written} is a default of a table in which something is wrong")
+
+    def _is_needed(self, call: CallReader, path: Path, keys: tuple[str, ...], at: Path) -> bool:
+        """Whether a default of a class follows an argument; both paths are in the table of the class."""
+        name, keys = keys[0], _fields(keys[1:])
+        if at[0] != name:
+            return at[0] in names_needed(call.called, name)
+        at, path = _fields(at[1:]), (*path, name)
+        config = self.configuration
+        inner = config.call_at(config.reader_at(path), path, config.at(path)) if keys and at else None
+        return inner is None or self._is_needed(inner, path, keys, at)
+
+
+def _fields(path: Path) -> tuple[Any, ...]:
+    """A path without the indices of lists at its beginning."""
+    return tuple(itertools.dropwhile(lambda key: str(key).isdecimal(), path))
 
 
 _MOST_TOLD: Final = 10

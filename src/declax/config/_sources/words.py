@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from declax.config._files.documents import float_of
+from declax.config._files.documents import MAX_DEPTH, float_of
 from declax.config._files.formats import SUFFIXES
 from declax.config._sources.series import Draw, call_in, series
 from declax.config.problems import Path, path_text, shown, steps_of
@@ -17,6 +17,9 @@ REMOVE: Final = "~"
 
 ANYWHERE: Final = "**"
 """The step of a path that stands for any number of steps; a class follows it."""
+
+
+_MOST_SHOWN: Final = 200
 
 
 class Word(NamedTuple):
@@ -40,7 +43,8 @@ class Word(NamedTuple):
 
     @property
     def origin(self) -> str:
-        return f"{self.file or 'command line'}: {self.text}"
+        text = self.text if len(self.text) <= _MOST_SHOWN else f"{self.text[:_MOST_SHOWN]}..."
+        return f"{self.file or 'command line'}: {text}"
 
 
 class Run(NamedTuple):
@@ -138,7 +142,7 @@ def _split(text: str) -> Iterator[str]:
     yield text[begun:]
 
 
-def value_of(text: str) -> Any:
+def value_of(text: str, depth: int = 0) -> Any:
     """The value of a string: of TOML, null, a list of these and of strings without quotes; or the string itself."""
     if text == "null":
         return None
@@ -147,10 +151,10 @@ def value_of(text: str) -> Any:
             value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
             tomllib.loads(f"value = [{text}]")  # raises if the value contains a comment, such as `8#9`
             return value
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
-    if text.startswith("[") and text.endswith("]"):
-        return [value_of(part.strip()) for part in _split(text[1:-1])]
+    if text.startswith("[") and text.endswith("]") and depth <= MAX_DEPTH:
+        return [value_of(part.strip(), depth + 1) for part in _split(text[1:-1])]
     return text
 
 
