@@ -55,7 +55,7 @@ def problems(*words):
         ("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("null", None), ("text", "text"), ('"3"', "3"),
         ("[1, 2]", [1, 2]), ('{a = 1, b = "x,y"}', {"a": 1, "b": "x,y"}), ("a b", "a b"), ("", ""), ("'a,b'", "a,b"),
         ("x=y", "x=y"), ("models/a.toml", "models/a.toml"), ("[a, 2]", ["a", 2]), ("{a}", "{a}"),
-        (".5", ".5"),
+        (".5", ".5"), ('{"$none" = true}', None), ('[1, {"$none" = true}]', [1, None]),
     ],
 )  # fmt: skip
 def test_a_value_is_one_of_toml_or_a_text(text, value):

@@ -171,17 +171,15 @@ def test_values_of_the_environment_are_recorded_by_their_names(folder: Path, mon
 
 
 def test_a_record_that_toml_cannot_say_is_json(monkeypatch: pytest.MonkeyPatch):
-    def without_toml(spec: Any, suffix: str, **options: Any) -> str:
-        if suffix == ".toml":
-            raise dx.errors.ConfigError("a", "TOML has no such value")
-        return written(spec, suffix, **options)
+    def write(data: Any) -> str:
+        raise dx.errors.ConfigError("a", "TOML has no such value")
 
-    written = starting.config_text
-    monkeypatch.setattr(starting, "config_text", without_toml)
+    written = starting.FORMATS
+    monkeypatch.setattr(starting, "FORMATS", {**written, ".toml": written[".toml"]._replace(write=write)})
     with pytest.raises(KeyboardInterrupt), begun("rate=0.5") as run:
         raise KeyboardInterrupt
     assert json.loads((run.path / "config.json").read_text()) == dx.to_config(run.spec, full=True)
-    monkeypatch.setattr(starting, "config_text", written)
+    monkeypatch.setattr(starting, "FORMATS", written)
     again = completed("--resume", run.name, "steps=9")
     assert again.config == Train(0.5, 9)
     assert sorted(path.name for path in run.path.glob("config*")) == ["config.1.json", "config.toml"]

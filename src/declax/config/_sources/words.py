@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from declax.config._files.documents import MAX_DEPTH, float_of
 from declax.config._files.formats import SUFFIXES
+from declax.config._files.toml_format import NONE, parse_toml
 from declax.config._sources.series import Draw, call_in, series
 from declax.config.problems import Path, path_text, shown, steps_of
 
@@ -150,7 +151,7 @@ def value_of(text: str, depth: int = 0) -> Any:
         if "\n" not in text:
             value = tomllib.loads(f"value = {text}", parse_float=float_of)["value"]
             tomllib.loads(f"value = [{text}]")  # raises if the value contains a comment, such as `8#9`
-            return value
+            return parse_toml(f"value = {text}", None).data["value"] if NONE in text else value  # type: ignore[index]  # a table
     except (ValueError, RecursionError):
         pass
     if text.startswith("[") and text.endswith("]") and depth <= MAX_DEPTH:
