@@ -205,12 +205,17 @@ def with_expressions(data: dict[str, Any], followed: Mapping[Path, str]) -> dict
     for path, text in followed.items():
         holder: Any = data
         for key in path[:-1]:
-            is_index = isinstance(holder, list) and isinstance(key, int) and key < len(holder)
-            holder = holder[key] if is_index else holder.get(key) if isinstance(holder, dict) else None
-        is_item = isinstance(holder, list) and isinstance(path[-1], int) and path[-1] < len(holder)
-        if is_item or (isinstance(holder, dict) and path[-1] in holder):
+            holder = _entry(holder, key)
+        if _entry(holder, path[-1]) is not None:
             holder[path[-1]] = {VALUE: text}
     return data
+
+
+def _entry(holder: Any, key: str | int) -> Any:
+    """The value at a key of a table or an index of a list; None if there is none."""
+    if isinstance(holder, list):
+        return holder[key] if isinstance(key, int) and key < len(holder) else None
+    return holder.get(key) if isinstance(holder, dict) else None
 
 
 # --- what class bodies compute ------------------------------------------------------
