@@ -47,7 +47,7 @@ def module(text: str, *changes: tuple[str, str]) -> Any:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    sys.modules["models"] = made = types.ModuleType("models")
+    sys.modules["recorded_models"] = made = types.ModuleType("recorded_models")
     exec(compile(textwrap.dedent(text), "models.py", "exec"), made.__dict__)
     return made
 

@@ -270,7 +270,17 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+SLOW = {"many missing", "many", "chain"}
+"""Of which memory is traced for ten seconds and more; the small ones of their kind run every day."""
+
+
+def cases(names, name_of=str):
+    return [
+        pytest.param(one, marks=[pytest.mark.slow] if name_of(one) in SLOW else [], id=name_of(one)) for one in names
+    ]
+
+
+@pytest.mark.parametrize("name", cases(REFUSED))
 def test_hostile_sources_are_refused(name):
     words = tuple(one for one in REFUSED[name] if isinstance(one, str))
     sources = [one for one in REFUSED[name] if not isinstance(one, str)]
@@ -288,6 +298,7 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_large_sources_are_read_in_bounded_time(name):
     assert attempt("base.toml", *ACCEPTED[name]) == ""
@@ -363,7 +374,7 @@ FOLDERS: list[Callable[[Path], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("make", FOLDERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", cases(FOLDERS, lambda make: make.__name__))
 def test_hostile_folders_are_refused(make, folder):
     make(folder)
     for source in ({"optimizer": "out"}, {"optimizer": {"$use": "out", "b1": 0.5}}, {"named": {"out": "lion"}}):
@@ -375,7 +386,7 @@ def test_hostile_folders_are_refused(make, folder):
         attempt("base.toml", {"optimizer": {"$use": "lion"}}, words=("optimizer=out", "optimizer.b1=0.5"))
 
 
-@pytest.mark.parametrize("make", ["chain", "fan", "circle", "many"])
+@pytest.mark.parametrize("make", cases(["chain", "fan", "circle", "many"]))
 def test_hostile_files_that_include_others(make, folder):
     for index in range(400):
         after = {"chain": [index + 1], "fan": [index + 1] * 2, "circle": [(index + 1) % 7], "many": [399] * 5000}[make]
@@ -384,6 +395,7 @@ def test_hostile_files_that_include_others(make, folder):
     assert "problem" in attempt("r0.json")
 
 
+@pytest.mark.slow
 def test_large_alternatives_are_not_named_many_times(folder):
     (folder / "several/big.json").write_text('{"kind": "sgd", "x": [' + "1, " * 500_000 + "1]}")
     assert "alternatives of more than 4 MiB are named" in attempt("base.toml", {"several": ["big"] * 900})
