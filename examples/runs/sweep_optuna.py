@@ -9,6 +9,8 @@ import dataclasses
 from pathlib import Path
 
 import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 import declax as dx
 from curve import Train, train
@@ -42,7 +44,7 @@ def search(settings: Search) -> optuna.Study:
     Path(settings.folder).mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         study_name="curve",
-        storage=f"sqlite:///{settings.folder}/study.db",
+        storage=JournalStorage(JournalFileBackend(f"{settings.folder}/study.log")),  # without connections to close
         load_if_exists=True,
         sampler=optuna.samplers.TPESampler(seed=0),
     )

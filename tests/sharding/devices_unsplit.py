@@ -183,6 +183,8 @@ def test_fsdp_is_known_by_a_plan():
 @pytest.mark.parametrize("engine", ["declax", "orbax"])
 def test_fsdp_is_known_of_loaded_models(tmp_path, engine):
     """By a strategy and by a plan, of all items or of one; others are placed by hand."""
+    if engine == "orbax":
+        pytest.importorskip("orbax.checkpoint")
     model = dx.Linear(WIDE, WIDE, rngs=dx.Rngs(0))
     items = {"model": model, "optimizer": dx.Optimizer(model, dx.spec(optax.sgd, 0.1, momentum=0.9).build())}
     dx.save(tmp_path / "saved", items, engine=engine)

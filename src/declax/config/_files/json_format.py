@@ -51,6 +51,8 @@ def parse_json(text: str, name: str | None) -> Document:
     except RecursionError:
         raise _too_deep(text, name, ()) from None
     except json.JSONDecodeError as error:
+        if deep_bracket(text[: error.pos]) is not None:  # which the parsers of some Pythons follow to the end
+            raise _too_deep(text, name, ()) from None
         raise _wrong_syntax(text, name, error) from None
     if (path := deep_path(data)) is not None:
         raise _too_deep(text, name, path)
