@@ -74,7 +74,7 @@ def test_another_model_is_chosen_by_its_tag(tmp_path: Path) -> None:
 BAD_LINES: list[tuple[list[str], int, list[str]]] = [
     (["training.epochs=0", "modl=3"], 1, ["training.epochs: the value is out of range", "did you mean 'model'?"]),
     (["model.kind=RNN"], 1, ["command line: model.kind=RNN", "one of CNN, MLP, Mixer"]),
-    (["nothing.toml"], 1, ["nothing.toml: the file cannot be read"]),
+    (["nothing.toml"], 2, ["there is no such file", "nothing.toml"]),
     (["--epochs", "3"], 2, ["unrecognized arguments: --epochs"]),
     (["--help"], 0, []),
 ]

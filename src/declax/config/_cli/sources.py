@@ -23,7 +23,8 @@ def documents_of(words: Words) -> list[Document]:
             star = re.sub(r"\[\d*:\d*\]", "[*]", sliced)
             raise usage_error("a path has an index or a star, and no slice", got=sliced, fix=star)
         names = sorted(str(path) for path in Path().glob("*.*") if path.suffix.lower() in SUFFIXES)
-        fix = suggest(missing[0], names) or (f"{missing[0]}=..." if steps_of(missing[0]) is not None else None)
+        is_path = steps_of(missing[0]) is not None and not missing[0].lower().endswith(SUFFIXES)
+        fix = suggest(missing[0], names) or (f"{missing[0]}=..." if is_path else None)
         raise usage_error("there is no such file", got=", ".join(missing), fix=fix)
     return [_from_standard_input() if file == STANDARD_INPUT else read_document(file) for file in words.files]
 
