@@ -285,6 +285,7 @@ def browser() -> Iterator[webdriver.Chrome]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver.implicitly_wait(10)  # for elements of a page that a busy machine shows late
     yield driver
     driver.quit()
 
@@ -350,7 +351,7 @@ def answers(browser: webdriver.Chrome, address: str, query: str) -> list[str]:
         ("learning rate per layer", ("howto/optimizers.html",)),
         ("custom layer", ("howto/custom_layers.html",)),
         ("save model", ("saving.html", "learn/save_and_resume.html")),
-        ("resume training", ("saving.html", "learn/save_and_resume.html")),
+        ("resume training", ("saving.html", "learn/save_and_resume.html", "howto/runs.html")),
         ("multiple gpus", ("howto/data_parallel.html", "explain/faq.html")),
         ("early stopping", ("explain/faq.html",)),
         ("retrace", ("howto/debugging.html",)),

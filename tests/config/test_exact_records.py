@@ -179,8 +179,8 @@ def test_a_new_version_of_a_class_changes_the_fingerprint(old):
 
 
 def test_the_way_of_naming_a_module_does_not_count(tmp_path):
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models/nets.py").write_text(textwrap.dedent(BEFORE))
+    (tmp_path / "named_twice").mkdir()
+    (tmp_path / "named_twice/nets.py").write_text(textwrap.dedent(BEFORE))
     code = (
         "import sys; from declax.config._cli.main import main\n"
         "status = main(['check', sys.argv[1], 'dim=3', '--format', 'json'])"
@@ -193,7 +193,7 @@ def test_the_way_of_naming_a_module_does_not_count(tmp_path):
         found: str = json.loads(done.stdout)["fingerprint"]
         return found
 
-    assert printed("models/nets.py:Mlp") == printed("models.nets:Mlp")
+    assert printed("named_twice/nets.py:Mlp") == printed("named_twice.nets:Mlp")
 
 
 def test_characters_of_any_unicode_version_have_one_text():
