@@ -170,20 +170,28 @@ def repeated_key(name: str | None, path: Path, position: Position, first: Positi
     return problem_of_text(name, message, position, path=path, hint="remove one of the two", code="duplicate-key")
 
 
+_ATOMS: Final = frozenset({bool, int, float, str, type(None)})
+
+
 def is_bounded(data: object) -> bool:
-    """Whether tables and lists of Python, which may be shared or contain themselves, have a bounded size as a text."""
-    sizes: dict[int, int] = {}
+    """Whether tables and lists of Python, which may be shared or contain themselves, have a bounded size as a text.
 
-    def size(value: object, depth: int) -> int:
-        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else None
-        if items is None or depth > MAX_DEPTH:
-            return 1
-        if id(value) not in sizes:
-            sizes[id(value)] = MAX_BYTES  # if it is found again below
-            sizes[id(value)] = 1 + sum([size(item, depth + 1) for item in items])
-        return sizes[id(value)]
-
-    return size(data, 0) <= MAX_BYTES
+    Each from_config of a dict pays for it, so that atoms are sorted out by their class alone.
+    """
+    level: list[Any] = [data]
+    size = 0
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+            size += len(items)
+            if size > MAX_BYTES:
+                return False
+            below += [item for item in items if item.__class__ not in _ATOMS]
+        if not below:
+            return True
+        level = below
+    return True
 
 
 def deep_path(data: object) -> Path | None:
