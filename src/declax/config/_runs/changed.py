@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from declax import _jax
 from declax._typing import MISSING
 from declax.config._files.documents import Document
 from declax.config._runs.folders import RunFolder
-from declax.config._sources.loading import Loading
+from declax.config._sources.loading import Loading, warn
 from declax.config.loading import to_config
 from declax.config.problems import Path, path_text, shown
 from declax.config.specs import Spec
@@ -37,7 +35,7 @@ def warn_of_changed(
         lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
     title = f"{folder.record}: defaults of the code have changed; the values of the record are used:"
     text = "\n".join([title, *lines])
-    warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
+    warn(text)
 
 
 def _changes(said: Any, recorded: Spec[Any], loading: Loading, extra: tuple[Any, ...]) -> list[str]:

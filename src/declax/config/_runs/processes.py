@@ -22,7 +22,7 @@ _ENDING: Final = ("SIGTERM", "SIGHUP")
 
 
 def run_all(folders: Sequence[RunFolder], jobs: int, ended: Callable[[RunFolder], None]) -> None:
-    """Runs folders in processes; `ended` is told of each that ended. An interrupt ends all of them."""
+    """Runs folders in processes; Calls `ended` for each that ended. An interrupt ends all of them."""
     waiting, running = list(reversed(folders)), dict[int, tuple[subprocess.Popen[bytes], RunFolder]]()
     with _interrupted_by_signals():
         try:

@@ -181,7 +181,7 @@ class Loading:
         if told:
             lines = "\n".join([*told.values()][:_MOST_TOLD])
             name = record.name or "the record"
-            _warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
+            warn(f"{name}: the code computes other values now; those of the record are used:\n{lines}")
         return found
 
     def _not_kept(
@@ -266,10 +266,11 @@ def _warn_of_dropped(configuration: Configuration) -> None:
     dropped = [str(one) for one in configuration.replaced if one.is_dropped]
     if dropped:
         lines = "\n".join(f"  {line}" for line in dropped)
-        _warn(f"another kind was chosen, which has other values:\n{lines}")
+        warn(f"another kind was chosen, which has other values:\n{lines}")
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Warns at the line of the user's code that reads the configuration."""
     warnings.warn(text, ConfigWarning, stacklevel=_jax.level_of_user(sys._getframe()))
 
 
