@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import jax
 from declax._classes.pytree import Pytree
 from declax._displays.summarizing import summary
 from declax._text.arrays import bytes_text, shapes_text
+from declax.checkpoint.loading import load
 from declax.config._cli.arguments import Words
 from declax.config._cli.output import Output, usage_error
 from declax.config._data import Ref
@@ -81,8 +81,7 @@ def _side(cls: Any, name: str, words: Words, options: argparse.Namespace, inputs
 
 
 def _of_checkpoint(cls: Any, name: str, inputs: list[Any]) -> Side:
-    checkpoints = importlib.import_module("declax.checkpoint.loading")  # which stands above configurations
-    items = checkpoints.load(name, abstract=True, extra=[sys.modules[cls.__module__]])
+    items = load(name, abstract=True, extra=[sys.modules[cls.__module__]])
     models = {key: item for key, item in items.items() if isinstance(item, Pytree)}
     try:
         values: Mapping[str, Any] | None = _values(spec_of(models["model"])) if "model" in models else None
